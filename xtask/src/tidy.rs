@@ -26,6 +26,7 @@ type Rule = fn(&[Source]) -> Vec<String>;
 const RULES: &[Rule] = &[
     dependencies_have_reasons,
     words_left_behind,
+    words_are_of_today,
     tests_run,
     files_are_small,
     lines_fit,
@@ -121,6 +122,15 @@ fn dependencies_have_reasons(sources: &[Source]) -> Vec<String> {
 fn words_left_behind(sources: &[Source]) -> Vec<String> {
     let words = [concat!("FIX", "ME"), concat!("TO", "DO"), concat!("XX", "X")];
     each_line(sources, &["rs", "toml", "md", "sh", "yml", "txt"], |line| {
+        let mut parts = line.split(|character: char| !character.is_alphanumeric());
+        parts.find(|part| words.contains(part)).map(|word| format!("the word {word}"))
+    })
+}
+
+/// Words that nobody uses any more. There is always a plain one: "the node that", "anyone who".
+fn words_are_of_today(sources: &[Source]) -> Vec<String> {
+    let words = [concat!("who", "ever"), concat!("Who", "ever")];
+    each_line(sources, &["rs", "md"], |line| {
         let mut parts = line.split(|character: char| !character.is_alphanumeric());
         parts.find(|part| words.contains(part)).map(|word| format!("the word {word}"))
     })
@@ -290,6 +300,7 @@ mod tests {
         check(dependencies_have_reasons, "crates/a/Cargo.toml", manifest, 0);
         check(dependencies_have_reasons, "crates/a/Cargo.toml", "[dev-dependencies]\nrand = \"1\"\n", 1);
         check(words_left_behind, "a.rs", concat!("// TO", "DO: later\n// SET k v XX\n"), 1);
+        check(words_are_of_today, "a.md", concat!("Ask who", "ever leads.\nAsk who leads.\n"), 1);
         check(tests_run, "a.rs", concat!("#[ig", "nore]\n#[test]\n"), 1);
         check(lines_fit, "a.rs", &"é".repeat(121), 1);
         check(lines_fit, "a.rs", &"é".repeat(120), 0);

@@ -1,8 +1,8 @@
 //! What an archive holds of changes: what all groups have done, as it is told to readers of changes.
 //!
 //! A file is one of a node's backlog, as it was when the next one was begun. Each node has its own backlog, and any of
-//! them may have written a file, so files overlap. Whoever reads on goes by what is in the file; its name says where it
-//! is worth a look.
+//! them may have written a file, so files overlap. Anyone who reads on goes by what is in the file; its name says where
+//! it is worth a look.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -207,7 +207,7 @@ mod tests {
             append(&mut writer, round * 10 + 6, round * 10 + 10);
         }
         let second = fs::read(scratch.log(11)).unwrap();
-        // Its last frame was cut short, and whoever came next wrote it anew.
+        // Its last frame was cut short, and anyone who came next wrote it again.
         fs::write(scratch.log(11), &second[..second.len() - 7]).unwrap();
         let mut again = entries(16, 20);
         let (found, end) = read(&archive, 1);

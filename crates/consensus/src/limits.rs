@@ -81,9 +81,9 @@ pub const READS_WAITING_MAX: usize = 1_024;
 /// Ended lives of a peer that are remembered. A message would have to be under way for longer than so many restarts.
 pub const LIVES_MAX: usize = 16;
 
-/// Lowest bits of the number of a life that count the lives of one process: a replica that holds nothing begins one with
-/// each news of its group. Those above tell processes apart. Once a process has counted through, its next life is taken
-/// for one of another process.
+/// Lowest bits of the number of a life that count the lives of one process: a replica that holds nothing begins one
+/// with each news of its group. Those above tell processes apart. Once a process has counted through, its next life is
+/// taken for one of another process.
 pub const LIFE_COUNT_BITS: u32 = 20;
 
 /// Largest term, index or node id taken from a peer. Far beyond any honest number, far below where adding overflows.

@@ -300,7 +300,7 @@ impl Log {
         let count = entries.iter().zip(first..).take_while(|pair| fits(*pair)).count();
         if count > 0 && first > self.floor_index {
             let end = first + count as u64;
-            // Whoever is within reach of an older piece is within reach of this one, or asks again.
+            // Anyone who is within reach of an older piece is within reach of this one, or asks again.
             self.fetched.retain(|other, piece| other + piece.len() as u64 <= first || *other >= end);
             self.fetched.insert(first, entries.into_iter().take(count).collect());
         }

@@ -210,7 +210,7 @@ pub struct Append {
     pub election: bool,
 }
 
-/// A read confirmed: whoever has applied up to `index` may answer it.
+/// A read confirmed: anyone who has applied up to `index` may answer it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
     /// As given to [`Replica::read_index`].
@@ -272,7 +272,7 @@ pub struct Progress {
     pub is_restoring: bool,
 }
 
-/// What is to be done next. Whoever takes it must do all of it.
+/// What is to be done next. Anyone who takes it must do all of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ready {
     /// To be carried to their nodes, at once. What needs durability first is held back until `persisted`.
@@ -397,9 +397,10 @@ struct Recovery {
 
 /// Who has said yes to this replica, as far as the library has not been told because of somebody's doubt.
 ///
-/// An entry that was acknowledged may be gone from one in doubt, so the usual quorum proves nothing. But whoever is at
-/// least as far as *every* voter holds whatever any of them still holds: with such an election nothing is lost but what
-/// nobody has any more. A vote itself is always on disk before it is given, so there is still one leader in a term.
+/// An entry that was acknowledged may be gone from one in doubt, so the usual quorum proves nothing. But anyone who is
+/// at least as far as *every* voter holds whatever any of them still holds: with such an election nothing is lost but
+/// what nobody has any more. A vote itself is always on disk before it is given, so there is still one leader in a
+/// term.
 #[derive(Debug, Default)]
 struct Ballot {
     /// What is asked, and in which term.
@@ -650,7 +651,7 @@ impl Replica {
         let is_handed_over = message.inner.context == raft::CAMPAIGN_TRANSFER;
         match message.kind {
             MessageKind::HandOver if self.restoring != 0 => return Ok(()),
-            // Whoever leads has given up its lease before it says so. Anybody else's word would break a promise.
+            // The leader has given up its lease before it says so. Anybody else's word would break a promise.
             MessageKind::HandOver if self.leader() != Some(from) || message.inner.term != self.raft.raft.term => {
                 return Err(Refused::NotLeader);
             }
@@ -711,8 +712,8 @@ impl Replica {
         Ok(())
     }
 
-    /// The highest term that is taken from others now. Terms grow by elections; whoever says a number far ahead leads
-    /// nobody further than [`limits::TERM_JUMP_MAX`] in the time of an election, however often it says so.
+    /// The highest term that is taken from others now. Terms grow by elections; anyone who says a number far ahead
+    /// leads nobody further than [`limits::TERM_JUMP_MAX`] in the time of an election, however often it says so.
     fn term_ceiling(&mut self) -> u64 {
         if self.ticks - self.term_base.0 >= limits::TERM_CLIMB_TICKS {
             self.term_base = (self.ticks, self.raft.raft.term);
@@ -821,7 +822,7 @@ impl Replica {
         self.recovery = None;
     }
 
-    /// If others are asked for their votes now, all begins anew; and whoever may vote already is asked as well: the
+    /// If others are asked for their votes now, all starts over; and anyone who may vote already is asked as well: the
     /// library asks those of whom that is known.
     fn begin_ballot(&mut self, messages: &mut Vec<Message>) {
         let is_request = |message: &&Message| matches!(message.kind, MessageKind::Vote | MessageKind::PreVote);

@@ -44,7 +44,7 @@ fn bind(processor: usize) {
 /// Nanoseconds for which the calling thread has waited for a processor.
 fn own_wait_ns(file: &mut Option<File>) -> Option<u64> {
     let mut text = String::new();
-    // The file is opened anew for each reading: the kernel makes its text when it is read from the start.
+    // The file is opened again for each reading: the kernel makes its text when it is read from the start.
     *file = File::open("/proc/thread-self/schedstat").ok();
     file.as_mut()?.read_to_string(&mut text).ok()?;
     Some(parse::sched_stat(&text)?.wait_ns)

@@ -5,7 +5,7 @@
 //! that is not enough, a base takes the place of what is lost, and that is told.
 //!
 //! Only where a group is led its log is archived. A leader that does not know yet that it has been replaced writes
-//! nothing but what is committed, so whoever replaces it writes the same.
+//! nothing but what is committed, so anyone who replaces it writes the same.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -373,7 +373,7 @@ impl Archiver {
         if work.news.is_leading {
             return self.write(&archive, group);
         }
-        // Whoever leads writes. What it has need not be kept here.
+        // The leader writes. What it has need not be kept here.
         let interval = if archive.place().is_remote() { ARCHIVE_LOOK_INTERVAL_REMOTE } else { ARCHIVE_LOOK_INTERVAL };
         if work.looked.is_none_or(|looked| looked.elapsed() >= interval) {
             work.looked = Some(Instant::now());
@@ -663,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_disk_is_not_remembered_whoever_leads() {
+    fn what_is_on_disk_is_not_remembered_no_matter_who_leads() {
         let mut work = Work::new(&news(1, false));
         let at = Instant::now() - ARCHIVE_SYNC_PATIENCE * 2;
         work.unsynced.extend((1..=100).map(|index| (at, index)));

@@ -4,8 +4,8 @@
 //! for the answer, costs as much as the request itself. So everything of a core but the wait is behind a lock, which
 //! its own thread lets go of while it sleeps in `epoll_wait`. Who leaves mail for a core that rests is *called* to it:
 //! a thread of a core steps the other core when its own turn is over, on whatever sockets that has, and then comes back
-//! to the answers. All others who are called wake the core's own thread. A core that works is left alone: whoever steps
-//! it looks for mail before he lets go.
+//! to the answers. All others who are called wake the core's own thread. A core that works is left alone: the thread
+//! that steps it looks for mail before he lets go.
 //!
 //! That no mail is forgotten rests on this: while there is mail, either the core's stance is *working*, and somebody
 //! who has the lock or has been woken for it will look into the box; or it is *called*, and the one who has been called
@@ -13,8 +13,8 @@
 //! is no circle of waiting.
 //!
 //! What a thread does for others is bounded, since its own clients wait meanwhile: long letters (see `core_thread`),
-//! cores at long work, and mail that keeps coming are for the core's own thread. Mail that keeps coming for a core whose
-//! sockets this thread waits for is this thread's, and waits for the next batch or turn.
+//! cores at long work, and mail that keeps coming are for the core's own thread. Mail that keeps coming for a core
+//! whose sockets this thread waits for is this thread's, and waits for the next batch or turn.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd as _;
@@ -104,9 +104,9 @@ pub trait Stepped {
     /// A turn without sockets, by its own thread, before it finishes.
     fn step_through(&mut self);
 
-    /// Whoever has stepped it has answered all calls: what has been left is done now. May bring about further calls.
-    /// Its own thread may take mail once more, and looks into the box later anyway. Another thread must not: it does
-    /// not let the core rest afterwards. It is called to this core itself instead.
+    /// The thread that has stepped it has answered all calls: what has been left is done now. May bring about further
+    /// calls. Its own thread may take mail once more, and looks into the box later anyway. Another thread must not: it
+    /// does not let the core rest afterwards. It is called to this core itself instead.
     fn finish(&mut self, by: Thread);
 
     /// A turn by another thread, which will have it finished. `reads` says whether sockets that can be read are, too.
@@ -126,7 +126,7 @@ pub trait Stepped {
     /// It has been told to end.
     fn has_ended(&self) -> bool;
 
-    /// Cores to which whoever steps it has been called.
+    /// Cores to which the thread that steps it has been called.
     fn calls(&mut self) -> &mut Vec<usize>;
 }
 
@@ -289,7 +289,7 @@ pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -
 ///
 /// In batches, each in the order of the cores: all that are called are stepped before one is stepped again. So a core
 /// that is stepped late in a batch finds the letters of all that were stepped before it, and a batch later all others:
-/// two batches carry what many cores have for each other, and each core turns once in each of them. Whoever followed
+/// two batches carry what many cores have for each other, and each core turns once in each of them. Anyone who followed
 /// each call at once would step a core once for each letter. What is left after several batches stays among the calls.
 ///
 /// Sockets are read in the first round only. What is read brings about more to be finished, so that who read in each
@@ -345,7 +345,7 @@ fn help<P: Places>(
     helped: &mut Vec<usize>,
 ) -> bool {
     let (mailbox, place) = places.place(other);
-    // Whoever has it looks for mail, unless he has already done so and is about to let go.
+    // Anyone who has it looks for mail, unless he has already done so and is about to let go.
     let Some(mut place) = try_lock(place) else { return !mailbox.awaits_the_called() };
     // One that has ended or has not begun looks after itself, and one that somebody has seen to is left alone.
     let Some(work) = &mut *place else { return true };

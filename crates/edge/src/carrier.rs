@@ -46,7 +46,7 @@ const WAITING_MAX: usize = 1_000;
 /// How long it may take to connect, whatever time-out a client names: a thread is held meanwhile.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Keys that are read, or sent, before answers are taken: whoever answers need not hold more.
+/// Keys that are read, or sent, before answers are taken: anyone who answers need not hold more.
 const PIECE_KEYS_MAX: usize = 256;
 /// Bytes of requests to this node before its answers are taken. It must be able to take them while it waits until
 /// answers are read.

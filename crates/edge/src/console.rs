@@ -108,7 +108,7 @@ fn receive(console: &Arc<Console>, stream: TcpStream) {
     }
     let own = Arc::clone(console);
     let body = move || {
-        // Whoever goes before it is answered has no use for the answer.
+        // Anyone who goes before it is answered has no use for the answer.
         let _ = own.converse(stream);
         own.connection_count.fetch_sub(1, Ordering::AcqRel);
     };
@@ -223,7 +223,7 @@ impl Console {
         let form = parse_form(&request.body);
         let field = |name: &str| form.get(name).map_or(&[][..], Vec::as_slice);
         let (user, password) = (field("user"), field("password"));
-        // Whoever comes through a proxy is not of this machine because the proxy is.
+        // Anyone who comes through a proxy is not of this machine because the proxy is.
         let is_forwarded = ["forwarded", "x-forwarded-for"].iter().any(|name| !request.header(name).is_empty());
         let is_local = origin.is_local && !is_forwarded;
         let opened = Session::open(&self.host, origin.address.clone(), origin.local_address.clone(), is_local);

@@ -55,7 +55,7 @@ pub struct CoreWork {
     /// Parameters set before that, which it must be told.
     unheard: Vec<(&'static str, String)>,
     registry: Registry,
-    /// The same, to be asked by whoever steps the core: who asks first is told.
+    /// The same, to be asked by the thread that steps the core: who asks first is told.
     edges: Epoll,
     core: Core,
     connections: Connections,
@@ -84,7 +84,7 @@ pub struct CoreWork {
     sleep: Rest,
     /// A wake-up meant for its own thread has been seen by another.
     must_wake: bool,
-    /// Cores to which whoever steps this one has been called.
+    /// Cores to which the thread that steps this one has been called.
     calls: Vec<usize>,
     /// Stepping it took long: until then its own thread does.
     helpless_until: Instant,
@@ -622,7 +622,7 @@ impl CoreWork {
         self.enter_line_again(session.index);
     }
 
-    /// Drops a connection, whoever ended it.
+    /// Drops a connection, no matter who ended it.
     fn close(&mut self, index: u32) {
         // Closing the descriptor takes it out of epoll as well.
         let Some(connection) = self.connections.remove(index) else { return };

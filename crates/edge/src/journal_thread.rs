@@ -65,7 +65,7 @@ pub enum LazySync {
     Never,
 }
 
-/// What there is to tell of the log. Whoever writes it tells, and goes on afterwards, so it must be quick.
+/// What there is to tell of the log. Anyone who writes it tells, and goes on afterwards, so it must be quick.
 pub enum Notice<'a> {
     /// These appends (group, ticket) are as safe as was asked for: durable, or with the system. In order within each
     /// group.
@@ -331,7 +331,7 @@ impl JournalQueue {
                 shared.needs_sync.store(true, Ordering::Relaxed);
             }
         }
-        // Last: whoever finds it set finds the appends.
+        // Last: anyone who finds it set finds the appends.
         shared.has_unannounced.store(true, Ordering::SeqCst);
     }
 
@@ -429,7 +429,7 @@ impl JournalQueue {
     fn control(&self, control: Control) {
         let mut controls = lock(&self.shared.controls);
         if controls.is_closed {
-            // Dropping it tells whoever waits for an answer.
+            // Dropping it tells anyone who waits for an answer.
             return;
         }
         controls.waiting.push(control);
@@ -813,7 +813,7 @@ impl Writer {
     fn answer_flushes(&mut self) {
         if self.has_written_what_it_can() {
             for flush in self.flushes.drain(..) {
-                // Whoever asked may be gone.
+                // The one who asked may be gone.
                 let _ = flush.send(());
             }
         }
@@ -1041,7 +1041,7 @@ mod tests {
             for index in 1..=100 {
                 thread.queue().submit(0, &mut vec![(append(0, index, 100), false)]);
                 assert_eq!(tickets.recv().unwrap(), (0, index));
-                // It is in its file, whoever reads that.
+                // It is in its file, no matter who reads that.
                 let data = [index as u8; 100];
                 let log = std::fs::read(scratch.0.join("log-0000000000000001")).unwrap();
                 assert!(log.windows(100).any(|window| window == data), "append {index} is not written");

@@ -6,10 +6,10 @@
 //!                        └──────── cut ──── copy ───────┘   a backup of our own, as an RDB file (disk)
 //! ```
 //!
-//! A core hands its groups' tapes over before it answers whoever asked for the changes, and does no more than that: one
-//! thread brings them together, keeps the end of the stream on disk, and writes to followers what they take. Nothing
-//! waits in memory for a follower; what waits to be brought together is bounded, and if it is too much the stream ends
-//! and followers take a new copy. While nobody has followed for a while nothing is told, kept or written.
+//! A core hands its groups' tapes over before it answers the one who asked for the changes, and does no more than that:
+//! one thread brings them together, keeps the end of the stream on disk, and writes to followers what they take.
+//! Nothing waits in memory for a follower; what waits to be brought together is bounded, and if it is too much the
+//! stream ends and followers take a new copy. While nobody has followed for a while nothing is told, kept or written.
 
 mod backlog;
 pub(crate) mod copy;
@@ -137,7 +137,7 @@ impl Lead {
             return self.tell(Word::Tape(tape));
         }
         self.told_bytes.fetch_sub(bytes, Ordering::AcqRel);
-        // Once is enough: what is dropped until the thread hears of it, was done before it begins anew.
+        // Once is enough: what is dropped until the thread hears of it, was done before it starts over.
         if !self.has_dropped.swap(true, Ordering::AcqRel) {
             self.tell(Word::Dropped);
         }
@@ -567,7 +567,7 @@ impl Leading {
         self.merger.thaw();
         let is_patient = ["TRYAGAIN", "LOADING"].iter().any(|word| why.starts_with(word));
         if !is_patient {
-            self.log().warning(&format!("a copy for replicas is begun anew: {why}"));
+            self.log().warning(&format!("a copy for replicas is started over: {why}"));
         }
     }
 

@@ -62,7 +62,7 @@ pub const ACCEPT_REST: Duration = Duration::from_millis(100);
 /// How long a client at the TLS port may take until keys are agreed.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// A client that cannot be let in at the TLS port has a line in the log, but no more than one in this time: whoever
+/// A client that cannot be let in at the TLS port has a line in the log, but no more than one in this time: anyone who
 /// knocks on all ports must not fill a disk.
 pub const STRANGER_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -265,7 +265,7 @@ pub const FOLLOWER_INPUT_BYTES_MAX: usize = 16 << 10;
 pub const FOLLOWER_PIECE_BYTES: usize = 256 << 10;
 
 /// Bytes of what groups have done that may wait to be put into the stream, in memory. Beyond that the stream ends, and
-/// whoever follows takes a new copy: clients wait for nobody who follows.
+/// anyone who follows takes a new copy: clients wait for nobody who follows.
 pub const STREAM_WAITING_BYTES_MAX: usize = 128 << 20;
 
 /// The same in time, for parts of a transaction whose other parts do not come.
@@ -280,7 +280,7 @@ pub const COPY_POLL: Duration = Duration::from_millis(20);
 /// How long a copy rests if groups cannot be cut now.
 pub const COPY_RETRY: Duration = Duration::from_millis(300);
 
-/// How often whoever waits for a copy hears that somebody is here.
+/// How often anyone who waits for a copy hears that somebody is here.
 pub const FOLLOWER_CONSOLE: Duration = Duration::from_secs(1);
 
 /// At the end, it is looked this often whether replicas have got everything.
@@ -337,7 +337,7 @@ pub const SENTINEL_REQUEST_BYTES_MAX: usize = 16 << 10;
 /// A client that leaves more than this unread is cut off.
 pub const SENTINEL_OUTPUT_BYTES_MAX: usize = 256 << 10;
 
-/// How often the backlog for a second site is synced. What a crash of the machine takes with it is told anew from the
+/// How often the backlog for a second site is synced. What a crash of the machine takes with it is told again from the
 /// log, unless a checkpoint has taken its place: that waits.
 pub const SITE_SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -403,7 +403,7 @@ pub const SITE_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See above.
 pub const SITE_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// Whoever carries out what the near site does writes so often; another node takes over after some such times.
+/// Anyone who carries out what the near site does writes so often; another node takes over after some such times.
 pub const SITE_RECORD_INTERVAL: Duration = Duration::from_secs(1);
 /// See above.
 pub const SITE_WRITER_SILENCE: Duration = Duration::from_secs(5);

@@ -151,7 +151,7 @@ impl Load {
             progress.bytes_total.load(Ordering::Relaxed) / 1_000_000,
             self.begun.elapsed().as_secs_f64()
         );
-        // Whoever starts the nodes of a cluster one after the other waits for none of them.
+        // Anyone who starts the nodes of a cluster one after the other waits for none of them.
         self.host.loaded();
         let mut waits = false;
         let tell = || {

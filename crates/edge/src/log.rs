@@ -65,7 +65,7 @@ impl Log {
         self.write(Level::Warning, line);
     }
 
-    /// Writes a line. The file is opened anew for each, as Redis does, so that it can be rotated at any time; a log
+    /// Writes a line. The file is opened again for each, as Redis does, so that it can be rotated at any time; a log
     /// that cannot be written never stops the server.
     pub fn write(&self, level: Level, line: &str) {
         if level < Level::Warning && self.is_quiet.load(Ordering::Relaxed) {

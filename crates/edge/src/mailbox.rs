@@ -20,7 +20,7 @@ use crate::storage::Storage;
 pub enum Mail {
     /// Something for the state machine, as it is.
     Event(Event<'static>),
-    /// Whoever steps this core has been called to this other one, too.
+    /// The thread that steps this core has been called to this other one, too.
     Call(usize),
     /// Another node spoke.
     Peer {
@@ -127,7 +127,7 @@ impl Mailbox {
         is_called
     }
 
-    /// Wakes the core's own thread: it will look for mail, whoever else does.
+    /// Wakes the core's own thread: it will look for mail, no matter who else does.
     pub fn wake(&self) {
         self.woken_count.fetch_add(1, Ordering::Relaxed);
         self.waker.wake();
@@ -152,7 +152,7 @@ impl Mailbox {
         &self.waker
     }
 
-    /// Whoever has stepped the core is about to let go of it; false if it must not, because there is mail.
+    /// The thread that has stepped the core is about to let go of it; false if it must not, because there is mail.
     pub fn rest(&self) -> bool {
         let mut state = self.lock();
         let is_empty = state.mail.is_empty();
@@ -160,7 +160,7 @@ impl Mailbox {
         is_empty
     }
 
-    /// Whoever has stepped the core is about to let go of it, but will come again for the mail that there is.
+    /// The thread that has stepped the core is about to let go of it, but will come again for the mail that there is.
     pub fn stay_called(&self) {
         self.lock().stance = Stance::Called;
     }
@@ -180,7 +180,7 @@ impl Mailbox {
         self.lock().stance == Stance::Called
     }
 
-    /// Whoever steps the core now sees to its mail: moves all of it to the end of `into`.
+    /// The thread that steps the core now sees to its mail: moves all of it to the end of `into`.
     pub fn collect(&self, into: &mut Vec<Mail>) {
         let mut state = self.lock();
         state.stance = Stance::Working;

@@ -35,7 +35,7 @@ pub fn serve(host: &Arc<Host>, listeners: Vec<mio::net::TcpListener>) -> Result<
         start("metrics", move || {
             for stream in listener.incoming() {
                 match stream {
-                    // Whoever goes before it is answered has no use for the answer.
+                    // Anyone who goes before it is answered has no use for the answer.
                     Ok(stream) => _ = answer(stream, &host),
                     Err(_) => std::thread::sleep(crate::limits::ACCEPT_REST),
                 }

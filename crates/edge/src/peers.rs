@@ -14,8 +14,8 @@
 //! What cannot be sent is dropped, and the cores are told: their protocols ask again. Nothing is ever resent here.
 //!
 //! With `cluster-compression-level` what a connection carries is one compressed stream, but for the lane of heartbeats.
-//! With `tls-cluster` every connection is encrypted, and either end shows a certificate. Whoever calls is known by his
-//! first byte: who is not to be let in is told why, in words that he understands.
+//! With `tls-cluster` every connection is encrypted, and either end shows a certificate. Anyone who calls is known by
+//! his first byte: who is not to be let in is told why, in words that he understands.
 
 mod compression;
 mod frame;
@@ -64,7 +64,7 @@ use crate::tls::{self, ClientSecurity, LinkSecurity};
 use crate::trust::{self, AUTHORITY_BYTES_MAX, Authority, Invalid, TOKEN_BYTES, Token as Invitation};
 
 const WAKE: Token = Token(usize::MAX);
-/// The first byte of whoever speaks TLS.
+/// The first byte of anyone who speaks TLS.
 const TLS_HANDSHAKE: u8 = 22;
 
 /// Refusals of which it is remembered when the log told of them.
@@ -322,7 +322,7 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Links to `contacts`, compressed so hard (1 to 19) or not at all, and whoever calls at `listeners`.
+    /// Links to `contacts`, compressed so hard (1 to 19) or not at all, and anyone who calls at `listeners`.
     ///
     /// # Errors
     /// Those of `epoll_ctl`.
@@ -433,7 +433,7 @@ impl Peers {
             self.look_after_callers();
             self.tell_drops();
             self.publish();
-            // From here on whoever hands in must wake; what came since is taken at once.
+            // From here on anyone who hands in must wake; what came since is taken at once.
             let mut waiting = lock(&host.peers.waiting);
             waiting.is_awake = false;
             let has_more = !waiting.messages.is_empty()
@@ -733,7 +733,7 @@ impl Peers {
         }
     }
 
-    /// Something has been lost on a link: those whose groups it carries start anew.
+    /// Something has been lost on a link: those whose groups it carries start over.
     fn tell_unreachable(&self, (node, lane, core): Place) {
         if lane == Lane::Log {
             self.host.desks[core as usize].mailbox.post(Mail::Event(Event::Unreachable { node }));

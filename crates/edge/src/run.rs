@@ -114,9 +114,9 @@ pub struct ClusterOptions {
 pub enum Ended {
     /// It is no more.
     Stopped,
-    /// It is to begin anew, with what is in its data directory.
+    /// It is to start over, with what is in its data directory.
     Again,
-    /// It is to begin anew and to join the cluster of the node at this address. What was in its data directory has been
+    /// It is to start over and to join the cluster of the node at this address. What was in its data directory has been
     /// put aside.
     Joins(Invited),
 }
@@ -264,7 +264,7 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let (keeper, whose) = (Arc::clone(&host), identity);
     let keeping = start("backlog", move || site::run(&keeper, &keeping, &kept.0, &whose, kept.1))?;
     let teller = Arc::clone(&host);
-    // It ends with the process: whoever waits is cut off.
+    // It ends with the process: anyone who waits is cut off.
     start("changes", move || site::tell_changes(&teller))?;
     let (fetcher, fetched) = (Arc::clone(&host), options.data_directory.clone());
     start("shelf", move || site::fetch_changes(&fetcher, &fetched))?;
@@ -487,7 +487,7 @@ impl Joining<'_> {
         }
     }
 
-    /// Asks again and again, on a thread of its own: whoever wants this process to end does not wait for an answer.
+    /// Asks again and again, on a thread of its own: anyone who wants this process to end does not wait for an answer.
     fn insist<T: Send + 'static>(
         &self,
         ask: impl Fn() -> Result<T, Unanswered> + Send + 'static,
@@ -778,7 +778,7 @@ fn tell_doors(options: &Options, cluster_port: u16, links: &Links, log: &Log) {
     let has_password = !settings.users.default_user().needs_no_password();
     let users = match (has_password, settings.get("protected-mode")) {
         (true, _) => "a password or user is asked for",
-        (false, "no") => "open to whoever reaches it: the default user has no password",
+        (false, "no") => "open to anyone who reaches it: the default user has no password",
         (false, _) => "open to clients of this machine only (protected mode): the default user has no password",
     };
     let tell = |port: u16, what: &str, guard: &str| {
@@ -809,7 +809,7 @@ fn tell_doors(options: &Options, cluster_port: u16, links: &Links, log: &Log) {
             );
         }
         Links::Plain | Links::Old => {
-            tell(cluster_port, "other nodes", "open to whoever reaches it, who can read and write everything");
+            tell(cluster_port, "other nodes", "open to anyone who reaches it, who can read and write everything");
         }
     }
     let guard = if options.listen.tls_port == 0 { "not encrypted" } else { "encrypted" };
@@ -818,7 +818,7 @@ fn tell_doors(options: &Options, cluster_port: u16, links: &Links, log: &Log) {
     if cluster_port != 0 && matches!(links, Links::Old) {
         log.warning(
             "this data directory holds no certificate authority of its cluster, as it was made without one: links to other \
-             nodes are plain, and whoever reaches the port for nodes can join. To change that, see `holdfast cluster \
+             nodes are plain, and anyone can join who reaches that port. To change that, see `holdfast cluster \
              secure`; to keep it so, say --tls-cluster no",
         );
     }
@@ -978,7 +978,7 @@ impl Server {
         if all_answer {
             for desk in &self.host.desks {
                 desk.mailbox.post(Mail::End);
-                // Whoever has been called to it may have ended already.
+                // The thread that has been called to it may have ended already.
                 desk.mailbox.wake();
             }
             for core in self.cores {

@@ -154,7 +154,7 @@ impl Server {
             match self.listeners[place].accept() {
                 Ok((stream, _)) => self.welcome(stream),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // Out of descriptors, say: whoever waits in line is accepted a little later.
+                // Out of descriptors, say: anyone who waits in line is accepted a little later.
                 Err(_) => std::thread::sleep(ACCEPT_REST),
             }
         }

@@ -1,6 +1,6 @@
 //! Signals, turned into messages.
 //!
-//! SIGTERM and the first SIGINT ask for an orderly end; a second SIGINT ends the process at once, as whoever presses
+//! SIGTERM and the first SIGINT ask for an orderly end; a second SIGINT ends the process at once, as anyone who presses
 //! Control-C twice means it. SIGHUP is ignored, so that a terminal that closes does not take the server along; the Rust
 //! runtime already ignores SIGPIPE, and writes to closed sockets are errors.
 

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Cores hand over what their groups have done, and no more than that. One thread writes it to the backlog. Each
-//! cluster that follows has a thread that reads the backlog, brings groups together, compresses and sends: whoever is
-//! slow or away costs disk, and nobody waits for it. See decision 0034.
+//! cluster that follows has a thread that reads the backlog, brings groups together, compresses and sends: anyone who
+//! is slow or away costs disk, and nobody waits for it. See decision 0034.
 
 mod backlog;
 mod changes;
@@ -210,7 +210,7 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
     let mut backlog = match opened {
         Ok((backlog, news)) => {
             if let Some(news) = news {
-                host.log.warning(&format!("the backlog for a second site begins anew: {news}"));
+                host.log.warning(&format!("the backlog for a second site starts over: {news}"));
             }
             backlog
         }
@@ -234,7 +234,7 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
         while let Some(word) = next {
             match word {
                 Word::End => {
-                    // What is lost here is told anew at the next start.
+                    // What is lost here is told again at the next start.
                     let _ = backlog.sync();
                     return;
                 }
@@ -256,7 +256,7 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
                             } else {
                                 "what came before is not known here"
                             };
-                            host.log.notice(&format!("the backlog for a second site begins anew: {why}"));
+                            host.log.notice(&format!("the backlog for a second site starts over: {why}"));
                         }
                         Err(error) => return give_up(host, heard, &error),
                     }

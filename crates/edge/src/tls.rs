@@ -80,8 +80,8 @@ pub struct LinkSecurity {
     pub accept: Arc<ServerConfig>,
     /// For who is called.
     pub dial: ClientSecurity,
-    /// The cluster's own authority, if it is that: then certificates name nodes, and whoever shows none may ask to be
-    /// let in.
+    /// The cluster's own authority, if it is that: then certificates name nodes, and anyone who shows none may ask to
+    /// be let in.
     pub authority: Option<Arc<Authority>>,
 }
 
@@ -512,7 +512,7 @@ fn versions(list: &str) -> Result<Vec<&'static SupportedProtocolVersion>, String
 /// The name that is looked for where it does not count who answers.
 const ANYBODY: &str = "node";
 
-/// Takes the certificate of whoever has one of the authorities', or of anybody.
+/// Takes the certificate of anyone who has one of the authorities', or of anybody.
 #[derive(Debug)]
 struct SignedBy {
     roots: Option<Arc<RootCertStore>>,
@@ -642,7 +642,7 @@ impl ClientSecurity {
         Self(Arc::new(config))
     }
 
-    /// For a newcomer: whoever has a certificate of the authority with this fingerprint is trusted, and nothing is
+    /// For a newcomer: anyone who has a certificate of the authority with this fingerprint is trusted, and nothing is
     /// shown.
     pub fn pinned(fingerprint: [u8; 32]) -> Self {
         let provider = Arc::new(ring::default_provider());

@@ -1,8 +1,8 @@
 //! A cluster's own certificate authority, and the invitations that it makes.
 //!
 //! The first node of a cluster makes the authority; every member keeps it in its data directory, so that any of them
-//! can let another node in, whoever else is away. A member makes its own certificate from it, at each start and once in
-//! [`RENEWAL_INTERVAL`]: a certificate names the node, and expires.
+//! can let another node in, no matter who else is away. A member makes its own certificate from it, at each start and
+//! once in [`RENEWAL_INTERVAL`]: a certificate names the node, and expires.
 //!
 //! An invitation is a token: the fingerprint of the authority, by which a newcomer knows the cluster before it says
 //! anything, and a secret, by which any member knows that a member has made it. The secret is an authentication code
@@ -235,7 +235,7 @@ impl Authority {
             Err(error) => return Err(fault(error)),
         };
         if metadata.mode() & 0o077 != 0 {
-            let cause = "others than its owner may read or write it, and whoever has it is a member of the cluster: \
+            let cause = "others than its owner may read or write it, and anyone who has it is a member of the cluster: \
                          chmod 600 it, if nobody can have read it";
             return Err(fault(io::Error::new(ErrorKind::PermissionDenied, cause)));
         }

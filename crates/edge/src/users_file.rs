@@ -1,4 +1,4 @@
-//! The file of users (`aclfile`), and that of the configuration when it is written anew.
+//! The file of users (`aclfile`), and that of the configuration when it is written again.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -11,8 +11,8 @@ use node::settings::rewritten;
 /// Permissions of a file that there was not before.
 const OWNER_ONLY: u32 = 0o600;
 
-/// Reads the file, or puts another in its place: whoever reads it meanwhile, or after a crash, finds the old one or the
-/// new one.
+/// Reads the file, or puts another in its place: anyone who reads it meanwhile, or after a crash, finds the old one or
+/// the new one.
 ///
 /// # Errors
 /// Those of the file system.

@@ -572,7 +572,7 @@ impl<D: Disk> Journal<D> {
         self.free_segments();
     }
 
-    /// Keeps nothing for others any more, until told to anew: the disk is full.
+    /// Keeps nothing for others any more, until told to again: the disk is full.
     pub fn let_go(&mut self) {
         self.holds.clear();
         self.archive_holds.clear();
@@ -1179,7 +1179,7 @@ fn examine<D: Disk>(disk: &D, options: &Options, names: &[String], mending: Mend
                         position -= 1;
                         break (stop, current, Tail::Whole, letter);
                     }
-                    notes.push(format!("{} was not fit for use and has been made anew", next.name));
+                    notes.push(format!("{} was not fit for use and has been made again", next.name));
                     let bytes = next.length.max(options.segment_bytes).next_multiple_of(BLOCK_BYTES as u64);
                     Chore::prepare(&identity, next.sequence, bytes, None).prepare_now(disk)?;
                     segments[position].length = bytes;
@@ -1409,7 +1409,7 @@ fn read_mark<D: Disk>(
         Found::Mark(mark) => Ok(mark),
         Found::Nothing => Ok(TailMark::default()),
         Found::Unreadable => {
-            notes.push(format!("{TAIL_FILE} does not verify and is written anew: it says how far the log was synced"));
+            notes.push(format!("{TAIL_FILE} does not verify and is written again: it says how far the log was synced"));
             Ok(TailMark::default())
         }
     }

@@ -6,8 +6,8 @@
 //!
 //! The notes are few, found by hash, and the same key finds the same place. Where two keys share a place the older note
 //! leaves only its version behind, so that a watch may be told of a change that there was not, never the other way.
-//! Notes are no part of the replicated state, but every replica takes them, so that whoever comes to lead can tell what
-//! has become of watches that another one took: unless it has been given a checkpoint since, which holds no notes.
+//! Notes are no part of the replicated state, but every replica takes them, so that anyone who comes to lead can tell
+//! what has become of watches that another one took: unless it has been given a checkpoint since, which holds no notes.
 //! When a slot moves, what goes with it is the version of the last key that has gone from it.
 
 use std::collections::BTreeMap;

@@ -686,7 +686,7 @@ impl<'a> Edit<'a> {
         self.keyspace.note_gone(self.database, key, Gone::Fields(count));
     }
 
-    /// A key that is stored anew may have expired before, and not been swept away yet.
+    /// A key that is stored again may have expired before, and not been swept away yet.
     fn note_if_expired(&mut self, place: Place, key: &[u8]) {
         let now = self.expired_until();
         let found = self.keyspace.databases[usize::from(self.database)].find(place, key);

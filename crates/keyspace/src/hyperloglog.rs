@@ -17,8 +17,8 @@
 //!         1vvvvvnn           n + 1 registers are v + 1
 //! ```
 //!
-//! Whoever has access to the key may have written anything behind the header of a sparse one; that its runs are as many
-//! registers as there are is found out by those who read them all.
+//! Anyone who has access to the key may have written anything behind the header of a sparse one; that its runs are as
+//! many registers as there are is found out by those who read them all.
 
 use command::Refusal;
 

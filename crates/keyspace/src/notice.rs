@@ -128,7 +128,7 @@ impl Notices {
         }
     }
 
-    /// Something has happened to a key: whoever waits for it will want to know.
+    /// Something has happened to a key: anyone who waits for it will want to know.
     pub(crate) fn touch(&mut self, database: u16, key: &[u8]) {
         let key = (database, key.to_vec());
         if self.awaited.contains(&key) && !self.touched.contains(&key) {

@@ -305,9 +305,9 @@ impl Directory {
         let old = self.index(hash);
         let depth = self.segments[old].depth;
         if depth == self.bits {
-            // Keys with equal hashes cannot be told apart by any number of bits, and whoever could make many such keys
-            // must not make the directory explode: it stays small against the number of segments, and a segment that
-            // cannot split grows like any hash table.
+            // Keys with equal hashes cannot be told apart by any number of bits, and anyone who could make many such
+            // keys must not make the directory explode: it stays small against the number of segments, and a segment
+            // that cannot split grows like any hash table.
             if self.of_prefix.len() > 32 * self.segments.len() {
                 return false;
             }

@@ -291,7 +291,7 @@ pub enum Item<'a> {
     Prefer {
         /// Which group.
         group: GroupId,
-        /// Who; `None` for whoever does.
+        /// Who; `None` for anyone who does.
         node: Option<NodeId>,
     },
     /// What is to be known of a node of the cluster.

@@ -133,7 +133,7 @@ impl Roster {
         true
     }
 
-    /// Every node that was ever entered has been removed, and nobody is preferred: the cluster begins anew.
+    /// Every node that was ever entered has been removed, and nobody is preferred: the cluster starts over.
     pub fn remove_all(&mut self) {
         self.members.values_mut().for_each(|member| member.is_removed = true);
         self.preferred.clear();

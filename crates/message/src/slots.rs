@@ -1,6 +1,6 @@
 //! Which group holds which slot.
 //!
-//! At first slots are divided evenly, in order. Each move of a slot raises its *epoch*, and whoever hears of two
+//! At first slots are divided evenly, in order. Each move of a slot raises its *epoch*, and anyone who hears of two
 //! holders believes the later one. The truth about a slot is the state of the two groups that it moved between: the
 //! one knows that it has given it, and to whom, the other that it has taken it. Every core has a map of its own, learnt
 //! from the groups of its node, or from the answer of one that was asked for what it does not hold any more.

@@ -89,7 +89,7 @@ impl Group {
     pub(crate) fn cut_obstacle(&mut self, lock: &Lock, now: Now) -> Option<String> {
         let name = lock.cut?;
         if self.backups.cut.as_ref().is_some_and(|cut| cut.name == name) {
-            self.backups.cut = None; // it is begun anew
+            self.backups.cut = None; // it is started over
         }
         self.backups.wished_until = Some(now.instant + limits::CUT_WISH);
         let group = self.id().0;

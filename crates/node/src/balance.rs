@@ -450,7 +450,7 @@ fn spread(view: &View<'_>) -> Option<Step> {
     for from in shares.keys() {
         pairs.extend(shares.keys().filter(|to| view.heard.contains(to) && *to != from).map(|to| (*from, *to)));
     }
-    // By groups: whoever is furthest from whom.
+    // By groups: who is furthest from whom.
     let apart = |(from, to): &(u64, u64)| shares[from].0.saturating_sub(shares[to].0);
     pairs.sort_by_key(|pair| (std::cmp::Reverse(apart(pair)), *pair));
     for (from, to) in pairs.iter().copied().filter(|pair| apart(pair) >= 2) {

@@ -18,7 +18,7 @@
 //! One at a time, first come first served. A try is an ordinary request: logged, executed once, atomic over groups. So
 //! an element goes to exactly one client or stays. Who would claim what is pending in a stream's group is woken, too,
 //! when something has been idle for long enough. Lines are the leader's own state and are not replicated: a waiter
-//! whose groups are not all led from here takes its place anew every [`limits::LINE_RENEWAL_INTERVAL`].
+//! whose groups are not all led from here takes its place again every [`limits::LINE_RENEWAL_INTERVAL`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ struct Line {
     awake: Option<Origin>,
     /// Something has happened to the key since that one was woken.
     is_touched: bool,
-    /// For that reason the line was begun anew, and has not come to its end since.
+    /// For that reason the line was started over, and has not come to its end since.
     has_begun_anew: bool,
 }
 
@@ -135,7 +135,7 @@ impl Line {
     }
 
     /// One has tried, and found nothing. If something has happened to the key meanwhile, it may have looked too early,
-    /// and what there is now belongs to the first in line: the line begins anew. That is done once until all have been
+    /// and what there is now belongs to the first in line: the line starts over. That is done once until all have been
     /// woken, since what happens all the time may be of use to the last of them only. Returns who is to be woken.
     fn advance_behind(&mut self, tried: &Origin, exists: bool) -> Option<Origin> {
         if self.is_touched && !self.has_begun_anew {

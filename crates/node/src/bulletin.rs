@@ -148,8 +148,8 @@ impl Bulletin {
 pub struct Bulletins(BTreeMap<GroupId, (Bulletin, Instant)>);
 
 impl Bulletins {
-    /// Keeps a bulletin, unless a later leader has been heard. One that says nothing more does not count: whoever says
-    /// an absurd term must not be the last to be heard.
+    /// Keeps a bulletin, unless a later leader has been heard. One that says nothing more does not count: anyone who
+    /// says an absurd term must not be the last to be heard.
     pub fn hear(&mut self, bulletin: Bulletin, now: Instant) {
         if self
             .0

@@ -218,7 +218,7 @@ mod tests {
     use crate::settings::AppendFsync;
 
     #[test]
-    fn a_checkpoint_says_who_took_part_at_its_index_whoever_does_by_now() {
+    fn a_checkpoint_says_who_took_part_at_its_index_no_matter_who_does_by_now() {
         let options = Options { databases: 1, hash_seed: 7, layout: Layout::Slots, tuning: Tuning::default() };
         let mut seed = GroupSeed::new(GroupId(0), NodeId(1), Keyspace::new(options));
         seed.membership.voters = vec![1, 2];

@@ -203,7 +203,7 @@ impl Computation {
             let call = invocation.call(args, self.moment, chance.draw());
             let ending = invocation.code.run(means.engine, &call, &mut host, &mut writer);
             let wants = host.wants;
-            // Whoever reads anything keeps what it has named, as in Redis.
+            // Anyone who reads anything keeps what it has named, as in Redis.
             if reads.len() > read_before {
                 reads.extend(invocation.keys(args).map(<[u8]>::to_vec));
             }

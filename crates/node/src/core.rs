@@ -1296,7 +1296,7 @@ impl Core {
             }
             return;
         }
-        // Whoever is heard says itself where it is found.
+        // A node that is heard says itself where it is found.
         let is_heard = node == own_node || self.context.neighbours.hears(node);
         if known.is_some() && !is_first_hand && is_heard {
             return;
@@ -1861,7 +1861,7 @@ impl Core {
                 });
             }
             Some(Wire::Announce(node, member)) => self.hear_announcement(node, &member, from == node, actions),
-            // Whoever leads speaks for itself.
+            // The leader speaks for itself.
             Some(Wire::Bulletin(bulletin)) if bulletin.leader == from => {
                 let home = router::core_of(bulletin.group, self.context.core_count);
                 self.outbox.push(self.context.core, home, Mail::FromLeader(bulletin.clone()));
@@ -2028,7 +2028,7 @@ impl Core {
         let mut more = false;
         let (mut is_waiting, mut is_writing) = (false, false);
         let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-        // Whoever is alone has nobody to wait for.
+        // A node that is alone has nobody to wait for.
         let is_shared = !outlet.context.roster.is_empty();
         for group in self.groups.iter_mut().flatten() {
             let log_bytes_max = outlet.context.settings.checkpoint_log_bytes;

@@ -33,6 +33,6 @@ pub enum Defect {
     BlindRise,
     /// The balancer takes no notice of zones.
     ForgottenZones,
-    /// An answer is taken from whoever gives it.
+    /// An answer is taken from anyone who gives it.
     BelievedAnswers,
 }

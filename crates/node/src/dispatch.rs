@@ -410,7 +410,7 @@ impl Core {
 
     #[inline]
     pub(crate) fn check_write(&self, command: &DataCommand) -> Result<(), Refusal> {
-        // In a cluster whoever leads may have room.
+        // In a cluster the leader may have room.
         if let Room::None(reason) = &self.context.room
             && !self.context.is_clustered
         {
@@ -835,7 +835,7 @@ impl Core {
         true
     }
 
-    /// Sends a request to the core of its group, which may be this one, or in a cluster to whoever leads the group:
+    /// Sends a request to the core of its group, which may be this one, or in a cluster to the leader of the group:
     /// then it has a number.
     pub(crate) fn send_request(&mut self, request: Request, actions: &mut Vec<Action>) -> Option<u64> {
         if self.context.is_clustered {

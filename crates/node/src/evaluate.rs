@@ -557,7 +557,7 @@ impl Core {
             Room::None(reason) if !self.context.is_clustered => {
                 Some(format!("MISCONF No room on disk for this write: {reason}"))
             }
-            // In a cluster whoever leads says so.
+            // In a cluster the leader says so.
             Room::None(_) | Room::Enough => None,
         };
         let may_debug = self.context.scripts_may_debug;

@@ -409,13 +409,13 @@ pub enum Action {
         /// What it wants.
         follower: Box<Follower>,
     },
-    /// Read what has changed, on disk; [`Event::Changes`] follows, unless whoever asked has gone by then.
+    /// Read what has changed, on disk; [`Event::Changes`] follows, unless the one who asked has gone by then.
     Changes(Box<ChangesRequest>),
     /// Carry keys to another server; [`Event::Migrated`] follows.
     Migrate(Box<MigrateRequest>),
     /// Wait until replicas of other kinds have something; [`Event::FollowersHeard`] follows.
     AwaitFollowers(Box<FollowersRequest>),
-    /// What a group has done. Comes before the replies to whoever asked for it.
+    /// What a group has done. Comes before the replies to the one who asked for it.
     Tape(Box<state::Tape>),
     /// Stop reading from a client's socket (its bytes stay in the kernel, and its sender feels it) …
     Pause {
@@ -535,7 +535,7 @@ pub enum Action {
         /// Replicas of other kinds that lack something are waited for.
         waits: bool,
     },
-    /// The same, and then begin anew as a node without data, which joins the cluster of this one. Not if any core
+    /// The same, and then start over as a node without data, which joins the cluster of this one. Not if any core
     /// [holds something](crate::Core::is_blank) by then, nor if nobody answers there: then go on as before.
     Join {
         /// Where that node is found by others, `HOST:PORT`.

@@ -384,7 +384,7 @@ impl Core {
         }
     }
 
-    /// True if whoever carries out a transaction is to measure its commands.
+    /// True if anyone who carries out a transaction is to measure its commands.
     fn wants_times(&mut self, packed: &[u8], protocol: Protocol) -> bool {
         let mut spans: Vec<Span> = Vec::new();
         let mut is_timed = false;

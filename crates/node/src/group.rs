@@ -91,7 +91,7 @@ pub struct Group {
     /// What the replicas agree on. Only entries of the log change it.
     pub(crate) state: State,
     replica: Replica,
-    /// Who took part as of the last entry applied: what a checkpoint of it says. Whoever decides something asks the
+    /// Who took part as of the last entry applied: what a checkpoint of it says. Anyone who decides something asks the
     /// replica, which knows of changes that are committed and not yet applied here.
     membership_applied: Membership,
     hard_state: HardState,
@@ -1858,7 +1858,7 @@ impl Group {
     /// Carries out what the replica wants until it wants nothing more, or until the turn's share of work is done.
     fn pump(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
         let mut applied_bytes = 0;
-        // The replica goes on meanwhile: whoever takes long to apply what is committed is not to be taken for dead.
+        // The replica goes on meanwhile: anyone who takes long to apply what is committed is not to be taken for dead.
         let mut waits = !self.apply_committed(&mut applied_bytes, now, outlet);
         while !self.is_installing()
             && !self.has_enough_to_apply()
@@ -1908,7 +1908,7 @@ impl Group {
     }
 
     /// Applies what is committed. False if some of it has to wait for the next turn: an entry holds large values, or it
-    /// is too much. Whoever serves has seen to that before the entries were logged, and applies all of it.
+    /// is too much. Anyone who serves has seen to that before the entries were logged, and applies all of it.
     fn apply_committed(&mut self, applied_bytes: &mut usize, now: Now, outlet: &mut Outlet<'_>) -> bool {
         while !self.committed.is_empty() {
             if !self.is_serving && (*applied_bytes > limits::APPLY_BYTES_PER_TURN || !self.unpack_next()) {
@@ -2331,7 +2331,7 @@ impl Group {
                     Some(Waiter::Write(origin)) => Some((origin, proof, reply)),
                     _ => None,
                 };
-                // Whoever hears of the change must find it made on every core.
+                // Anyone who hears of the change must find it made on every core.
                 let first = outlet.context.core;
                 let libraries = Arc::clone(self.state.libraries());
                 outlet.mail(first, Mail::Libraries { libraries, first, reply });

@@ -157,7 +157,7 @@ pub const SOUNDINGS_MAX: usize = 64;
 /// whose gateways have long known.
 pub const SENT_BACK_MAX: usize = 256;
 
-/// A gateway that has not heard of it after so long is gone, or has asked anew.
+/// A gateway that has not heard of it after so long is gone, or has asked again.
 pub const SENT_BACK_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Sessions of which a replica remembers that it has declined them, before those are looked at that are long past.
@@ -216,7 +216,7 @@ pub const GUILT_RATIO: u64 = 4;
 /// Who has told nothing of itself for so long is not heard: an election time-out.
 pub const VITALS_SILENCE: Duration = Duration::from_millis(700);
 
-/// Whoever has not been heard for so long may be dead: another process that speaks under its number is the same node
+/// Anyone who has not been heard for so long may be dead: another process that speaks under its number is the same node
 /// again. Several times [`VITALS_INTERVAL`].
 pub const LIFE_SILENCE: Duration = Duration::from_secs(1);
 
@@ -368,7 +368,7 @@ pub const PACE_INTERVAL: Duration = Duration::from_millis(500);
 /// A write that a member does not have by then counts as having taken so long.
 pub const PACE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often a client that waits for data takes its place anew at groups that another node may lead.
+/// How often a client that waits for data takes its place again at groups that another node may lead.
 pub const LINE_RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Who has found nothing to claim is not woken for that reason again before this.
@@ -393,13 +393,13 @@ pub const RESEND_AFTER: Duration = Duration::from_secs(1);
 pub const REFUSED_REST: Duration = Duration::from_millis(20);
 
 /// How long keys may be locked by a transaction that has not been prepared. Its gateway may be gone; if it is not, it
-/// begins anew.
+/// starts over.
 pub const LOCK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How often a gateway on another node that holds or wants locks is asked whether it lives.
 pub const GATEWAY_ASK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// After so many questions without an answer it is taken for dead. It loses its locks, and begins anew if it is not.
+/// After so many questions without an answer it is taken for dead. It loses its locks, and starts over if it is not.
 pub const GATEWAY_ASKS_MAX: u32 = 5;
 
 /// How often a script that takes long says that it still works on the keys that it has locked.

@@ -52,7 +52,7 @@ struct Holder {
     inherited: BTreeMap<Vec<u8>, TransactionId>,
     /// It is committed; only its end has yet to be logged and applied.
     is_decided: bool,
-    /// What it changes is on its way through the log: whoever took its keys now would be overtaken by it.
+    /// What it changes is on its way through the log: anyone who took its keys now would be overtaken by it.
     is_logged: bool,
 }
 
@@ -229,7 +229,7 @@ impl Locks {
         }
     }
 
-    /// Nobody takes a key over from a transaction that is gone: a late copy of its request may lock anew what it has
+    /// Nobody takes a key over from a transaction that is gone: a late copy of its request may lock again what it has
     /// long handed on, and from then on it is the heir.
     fn disinherit(&mut self, transaction: TransactionId, key: &[u8]) {
         let mut heir = self.keys.get(key).copied();

@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// The leader of a group obeys; or nobody leads it, and whoever will do so next learns of the change with the log.
+    /// The leader of a group obeys; or nobody leads it, and the next leader learns of the change with the log.
     pub(crate) fn parameters_obeyed(&mut self, id: u64, group: GroupId, actions: &mut Vec<Action>) {
         let Some(pending) = self.pending.get_mut(&id) else { return };
         pending.answers[group.0 as usize] = Some(Answer::Done);

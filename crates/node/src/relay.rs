@@ -6,7 +6,7 @@
 //!                  floor      sent            behind `sent`: not sent yet to the present leader
 //! ```
 //!
-//! Requests to a group are numbered. They are sent in order to whoever leads, each naming the one sent before it, so
+//! Requests to a group are numbered. They are sent in order to the leader, each naming the one sent before it, so
 //! that the leader notices if one was lost. When the leader changes, a link is cut or nothing is heard, all that has no
 //! answer is sent again, in order; the group finds in its reply cache what it has carried out before. So a change of
 //! leader is a pause for a client, and not an error.

@@ -5,7 +5,7 @@
 //! when nobody it hears writes one, and nobody with a lower number wants to. That is no lock: two that do not hear each
 //! other in time both write, which is what they all did before. Nothing that is replicated depends on it.
 //!
-//! Nobody waits for ever: a group whose log has grown by another half of its bound begins whoever writes
+//! Nobody waits for ever: a group whose log has grown by another half of its bound begins no matter who writes
 //! ([`limits::CHECKPOINT_LATE_PERCENT`]). Checkpoints that somebody asks for, a client, a backup, or a member that
 //! lacks one, wait for nobody.
 

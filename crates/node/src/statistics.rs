@@ -48,7 +48,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// It is so late, and so much has been counted. Counts that were set back begin anew.
+    /// It is so late, and so much has been counted. Counts that were set back start over.
     pub fn note(&mut self, now: Instant, counts: [u64; 3]) {
         let took_ms = now.since(self.since).as_millis() as u64;
         if took_ms < 1_000 {

@@ -1,7 +1,7 @@
 //! Calls and what came of them, by command (INFO commandstats and errorstats).
 //!
-//! The core of a session counts a request when its reply is made, whoever has carried it out. So a request counts once,
-//! also if it has waited, was a transaction over several groups, or had to be sent to a second leader.
+//! The core of a session counts a request when its reply is made, no matter who has carried it out. So a request counts
+//! once, also if it has waited, was a transaction over several groups, or had to be sent to a second leader.
 
 use std::collections::BTreeMap;
 

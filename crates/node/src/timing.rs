@@ -196,7 +196,7 @@ impl Timings {
         self.reading = None;
     }
 
-    /// True if a call is to be measured, by whoever carries it out.
+    /// True if a call is to be measured, by anyone who carries it out.
     #[inline]
     pub(crate) fn wants(&mut self, known: Known, args: Args<'_>) -> bool {
         let place = self.place_of(known, args);
@@ -481,7 +481,7 @@ impl Histogram {
         self.counts.iter_mut().zip(&other.counts).for_each(|(own, more)| *own += more);
     }
 
-    /// What has been counted since an earlier state of the same counts. Counts that were set back begin anew.
+    /// What has been counted since an earlier state of the same counts. Counts that were set back start over.
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |class: usize| earlier.counts.get(class).copied().unwrap_or(0);
         let counts = self.counts.iter().enumerate().map(|(class, count)| count.saturating_sub(before(class)));

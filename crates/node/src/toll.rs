@@ -1,5 +1,5 @@
 //! What it has taken to carry out a request. It travels with the answer to the gateway, which counts it: who looks at
-//! the figures of a node sees what the node's own clients have asked for, whoever has carried it out.
+//! the figures of a node sees what the node's own clients have asked for, no matter who has carried it out.
 
 use keyspace::DataCommand;
 use resp::{Args, Span};
@@ -107,7 +107,7 @@ impl Meter for Measure<'_> {
 }
 
 impl Core {
-    /// True if whoever carries out a command is to measure it for this core.
+    /// True if anyone who carries out a command is to measure it for this core.
     pub(crate) fn wants_time(&mut self, known: Known, args: Args<'_>) -> bool {
         // Where nobody is asked by number the core that carries it out decides.
         self.context.is_clustered && self.context.timings.wants(known, args)

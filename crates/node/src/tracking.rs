@@ -10,7 +10,7 @@
 //!
 //! A change is answered when all who had to be told have the news in their output: see [`crate::telling`].
 //!
-//! In a cluster a client's own core remembers what it has read, before the request leaves for whoever leads, and hears
+//! In a cluster a client's own core remembers what it has read, before the request leaves for the leader, and hears
 //! of every change that the replicas of its node apply. Such a replica may be behind the reply: then the client is told
 //! once too often. It may also be ahead of it: then the client is told again behind the reply.
 //!
@@ -127,7 +127,7 @@ pub enum Author {
         /// Which of its replies.
         ticket: u64,
     },
-    /// Whoever asked for this on a core.
+    /// The one who asked for this on a core.
     Request {
         /// The core.
         core: CoreId,

@@ -101,7 +101,7 @@ fn a_collection_in_parts_has_all_its_elements() {
 }
 
 #[test]
-fn hashes_with_fields_that_expire_come_with_their_deadlines_whoever_has_written_them() {
+fn hashes_with_fields_that_expire_come_with_their_deadlines_no_matter_who_has_written_them() {
     const DEADLINE_MS: u64 = 2_000_000_000_000;
     let mut redis = b"REDIS0012\x18\x01h".to_vec();
     redis.extend_from_slice(&DEADLINE_MS.to_le_bytes());

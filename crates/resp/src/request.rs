@@ -399,7 +399,7 @@ pub struct Glance {
 pub const GLANCE_WORDS: usize = 5;
 
 /// Looks at the request at the start of `input` without taking it. None unless it has come in full, is an array of a
-/// few words, and has at least two: whoever wants to know more must parse.
+/// few words, and has at least two: anyone who wants to know more must parse.
 #[inline]
 pub fn glance(input: &[u8]) -> Option<Glance> {
     const WORDS: std::ops::RangeInclusive<usize> = 2..=16;

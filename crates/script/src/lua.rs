@@ -99,9 +99,9 @@ pub(crate) struct State {
     trampoline: i32,
 }
 
-// SAFETY: Lua keeps everything in what `luaL_newstate` has made, and nothing in its threads; whoever has this has all
-// of it, since scripts get no pointer out. What the functions share is reached through it alone, and the host that they
-// ask is there only within `lend`.
+// SAFETY: Lua keeps everything in what `luaL_newstate` has made, and nothing in its threads; anyone who has this has
+// all of it, since scripts get no pointer out. What the functions share is reached through it alone, and the host that
+// they ask is there only within `lend`.
 unsafe impl Send for State {}
 
 impl Drop for State {

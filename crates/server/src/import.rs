@@ -217,7 +217,7 @@ impl Plan<'_> {
             skip = state.read()?;
         } else if state.path.exists() {
             bail!(
-                "an import of this file was interrupted: continue it with --resume, or remove {} to begin anew",
+                "an import of this file was interrupted: continue it with --resume, or remove {} to start over",
                 state.path.display()
             );
         }

@@ -144,7 +144,7 @@ struct SecurityArguments {
     /// Its private key
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// No TLS: whoever reaches the line has all data. For lines that are secured otherwise
+    /// No TLS: anyone who reaches the line has all data. For lines that are secured otherwise
     #[arg(long, conflicts_with_all = ["secret_file", "cacert", "cert"])]
     plain: bool,
 }
@@ -291,7 +291,7 @@ fn run_end(arguments: &EndArguments, is_caller: bool) -> Result<()> {
             let listener = listen_at(place)?;
             ensure!(
                 arguments.replica_password.is_some() || is_local(&listener),
-                "whoever reaches {place} gets all data: set a password that the far Redis shows (--replica-password, \
+                "{place} gives all data to anyone: set a password that the far Redis shows (--replica-password, \
                  and masterauth there), or listen at a loopback address"
             );
             let far = Arc::new(Far::open(arguments.dir.clone(), bytes_max)?);
@@ -352,7 +352,7 @@ fn dial(place: &str) -> Result<TcpStream> {
     Err(last)
 }
 
-/// Serves whoever makes the line. The last one counts: the one before may be dead without having been told.
+/// Serves anyone who makes the line. The last one counts: the one before may be dead without having been told.
 fn accept_lines(line: &Arc<Line>, end: &Arc<dyn End>, listener: &TcpListener) {
     let there = Arc::new(AtomicU64::new(0));
     loop {

@@ -188,7 +188,7 @@ fn begin_anew(words: &[String], invited: Option<&Invited>) -> Result<(), String>
         };
     }
     let cause = command.exec();
-    Err(format!("cannot begin anew: {cause}"))
+    Err(format!("cannot start over: {cause}"))
 }
 
 /// What is to be run; nothing if help is asked for. What is wrong with it is in the log as well, if one is named before
@@ -484,7 +484,7 @@ impl Plan {
 
     fn into_options(mut self) -> Result<Options, String> {
         let remarks = self.remarks();
-        // Whoever changes directories later still means this one.
+        // Anyone who changes directories later still means this one.
         let config_file = self.config_file.take().unwrap_or_else(|| self.data_directory.join(OWN_FILE));
         let config_file = std::path::absolute(&config_file).unwrap_or(config_file);
         self.settings.users = Arc::new(self.users()?);
@@ -566,9 +566,9 @@ impl Plan {
     }
 }
 
-/// How many cores a server has on so many processors, unless told. Up to four, one for each. With more, half as many: the
-/// kernel, the log, links to other nodes and clients on the same machine need processors as well, and each further core
-/// makes every request dearer.
+/// How many cores a server has on so many processors, unless told. Up to four, one for each. With more, half as many:
+/// the kernel, the log, links to other nodes and clients on the same machine need processors as well, and each further
+/// core makes every request dearer.
 fn default_core_count(processors: usize) -> u16 {
     const ALL_UP_TO: usize = 4;
     const CORES_MAX: usize = 1_024;

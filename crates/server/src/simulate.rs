@@ -169,7 +169,7 @@ enum CanaryName {
     BlindRise,
     /// Believe any term that a node says: with --liars.
     BelievedTerms,
-    /// Take an answer from whoever gives it: with --liars.
+    /// Take an answer from anyone who gives it: with --liars.
     BelievedAnswers,
 }
 

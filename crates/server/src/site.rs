@@ -1,7 +1,7 @@
 //! `holdfast site`: how a cluster follows another one, and what ends that.
 //!
 //! How far the far side is stands in its record, a hash that its own follower writes with the data. Promoting it is a
-//! change of that record: whoever followed finds out with its next transaction, which does nothing.
+//! change of that record: anyone who followed finds out with its next transaction, which does nothing.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -95,7 +95,7 @@ pub struct TortureArguments {
     /// A loss of what was acknowledged less than so many seconds before a kill is counted, but forgiven
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     pub window: f64,
-    /// Seconds after which a client gives a reply up and connects anew
+    /// Seconds after which a client gives a reply up and connects again
     #[arg(long, default_value_t = 10.0)]
     pub timeout: f64,
     /// Another option for every server; may be repeated
@@ -442,7 +442,7 @@ impl Trial<'_> {
     }
 }
 
-/// Tells whoever watches: lines that stay, and one that changes.
+/// Tells the user: lines that stay, and one that changes.
 struct Narrator {
     progress: Mutex<Progress>,
     quiet: bool,

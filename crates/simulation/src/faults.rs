@@ -125,7 +125,7 @@ impl Faults {
             (faults.checkpoint_log_bytes, faults.step_crash) = (u64::MAX, 0);
         }
         if plan.levels {
-            // Whoever starts may be another version.
+            // Anyone who starts may be another version.
             faults.kill_every = 2 * SECOND;
         }
         if plan.canary == Some(Canary::BlindRise) {

@@ -135,7 +135,7 @@ impl Universe {
             }
         }
         let core_count = 1 + self.prng.below(3) as u16;
-        // Whoever founded the cluster may have been removed since.
+        // Anyone who founded the cluster may have been removed since.
         let known = |(index, other): (usize, &Machine)| {
             (machine > 0 && index != machine && other.has_joined).then_some(other.node)
         };
@@ -308,7 +308,7 @@ impl Universe {
         let process = state.process.as_mut().expect("it is alive");
         let host = &mut process.cores[usize::from(core)];
         if host.turn_at != Some(self.now) {
-            return; // it was planned anew
+            return; // it was planned again
         }
         host.turn_at = None;
         if self.now < paused_until {

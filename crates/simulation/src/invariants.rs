@@ -8,7 +8,7 @@ pub enum Invariant {
     /// Whatever was asked of a register and answered could have happened at one moment between question and answer.
     /// Where acknowledgements do not wait for the disk, what a quorum had in its window when it stopped may be gone.
     Linearizable,
-    /// Transfers between accounts make and lose nothing: whoever looks at all of them at once, in a transaction, a
+    /// Transfers between accounts make and lose nothing: anyone who looks at all of them at once, in a transaction, a
     /// script, an MGET or a backup, sees the same sum, during the trouble and after it.
     Conserved,
     /// Transactions on lists could have run one after the other, in an order that respects the clock: no lost update,

@@ -85,13 +85,13 @@ pub enum Canary {
     ForgottenZones,
     /// A start takes no notice of groups that have been founded since the cluster was, and founds them once more.
     FoundedTwice,
-    /// Leaders log what is new with a level before it has been raised, and give it to whoever follows.
+    /// Leaders log what is new with a level before it has been raised, and give it to anyone who follows.
     EarlyLevel,
     /// The level is raised without asking which nodes know it.
     BlindRise,
     /// Whatever term a node says is believed.
     BelievedTerms,
-    /// An answer is taken from whoever gives it.
+    /// An answer is taken from anyone who gives it.
     BelievedAnswers,
 }
 

@@ -65,7 +65,7 @@ pub struct Process {
     pub syncing: Vec<(u16, GroupId, u64)>,
     /// The disk had no room when it was last asked.
     pub is_full: bool,
-    /// The disk has failed under a checkpoint: whoever counted on that one may end the process.
+    /// The disk has failed under a checkpoint: anyone who counted on that one may end the process.
     pub has_lost_checkpoint: bool,
     /// A chore is being done.
     pub chore: Option<Chore>,

@@ -176,7 +176,7 @@ pub struct Universe {
     stream_at: BTreeMap<(usize, usize, u16, u16), u64>,
     /// (when, from when on acknowledged writes may be gone), where the durability in force allows that.
     pub(crate) lapses: Vec<(u64, u64)>,
-    /// When a replica began anew from a checkpoint, and did not know any more which keys had come and gone.
+    /// When a replica started over from a checkpoint, and did not know any more which keys had come and gone.
     pub(crate) forgotten_at: Vec<u64>,
     /// Groups of the cluster when it is founded.
     pub(crate) group_count: u32,

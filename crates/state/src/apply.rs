@@ -383,7 +383,7 @@ impl State {
                     }
                     Output::Free => effects.command(run),
                 }
-                assert!(*has_run, "a logged command is run, whoever wants its reply");
+                assert!(*has_run, "a logged command is run, no matter who wants its reply");
                 What::Command
             }
             Item::Exec(exec) => {
@@ -398,7 +398,7 @@ impl State {
                     }
                     Output::Free => effects.exec(run),
                 }
-                assert!(has_run, "a logged MULTI is run, whoever wants its reply");
+                assert!(has_run, "a logged MULTI is run, no matter who wants its reply");
                 What::Exec
             }
             item => self.apply_rare(item, moment, output, effects),

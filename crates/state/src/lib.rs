@@ -144,7 +144,7 @@ macro_rules! parts {
     };
 }
 
-/// How many of the [`parts!`] a checkpoint has at level 1. Whoever knows no other level takes no more.
+/// How many of the [`parts!`] a checkpoint has at level 1. Anyone who knows no other level takes no more.
 const PARTS_OF_LEVEL_1: usize = 10;
 
 impl State {

@@ -1,6 +1,6 @@
-//! Toy cores whose mail is a number of hops: whoever steps a core sends each piece on to another one, until it has
-//! hopped enough. They turn, rest, call and help by the code that real cores use, on real threads, without a time-out:
-//! mail that is forgotten once stops the test.
+//! Toy cores whose mail is a number of hops: the thread that steps a core sends each piece on to another one, until it
+//! has hopped enough. They turn, rest, call and help by the code that real cores use, on real threads, without a
+//! time-out: mail that is forgotten once stops the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -47,7 +47,7 @@ struct Toy {
     sleeps: bool,
     /// It has something to do that only its own thread does.
     needs_its_own: bool,
-    /// Pieces that have hopped enough and are counted when whoever steps it finishes.
+    /// Pieces that have hopped enough and are counted when the thread that steps it finishes.
     unfinished: usize,
     /// Pieces of which it learns only when it is finished that its own thread must see to them.
     unowned: usize,

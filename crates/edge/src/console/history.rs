@@ -60,7 +60,7 @@ pub struct Excerpt {
 }
 
 impl History {
-    /// Adds what was measured at this time. A clock that was set back makes the history begin anew: of two samples for
+    /// Adds what was measured at this time. A clock that was set back makes the history start over: of two samples for
     /// the same second nobody would know which is meant.
     pub fn note(&mut self, at_ms: i64, sample: &Sample) {
         if self.last.is_some_and(|(last_ms, _)| at_ms <= last_ms) {

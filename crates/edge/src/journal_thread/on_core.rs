@@ -53,7 +53,7 @@ impl JournalQueue {
                 self.announce_appends();
                 return false;
             }
-            Err(TryLockError::Poisoned(_)) => panic!("whoever wrote to the log has panicked: nothing is known of it"),
+            Err(TryLockError::Poisoned(_)) => panic!("a writer of the log has panicked: nothing is known of it"),
         };
         let Some(writer) = &mut *seat else {
             drop(seat);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_writes_the_order_of_each_group_is_kept() {
+    fn no_matter_who_writes_the_order_of_each_group_is_kept() {
         const COUNT: u64 = 3_000;
         let scratch = Scratch::new();
         let (thread, tickets) = start(&scratch, LazySync::EverySecond);
@@ -300,7 +300,7 @@ mod tests {
         let counters = queue.counters();
         assert_eq!((counters.core_write_count, counters.sync_count), (written_count, 400));
         assert_eq!(counters.unsynced_us, 0);
-        // A log at rest is sealed whoever wrote last.
+        // A log at rest is sealed no matter who wrote last.
         assert!(round(true, 100) || round(true, 100));
         wait_until("a seal", || take_seat(&queue.seat).as_ref().unwrap().journal.is_sealed());
         thread.stop(true).unwrap();

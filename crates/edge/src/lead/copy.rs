@@ -134,7 +134,7 @@ impl Begun {
         Ok((file, bytes))
     }
 
-    /// Whoever keeps the parts finds out by itself if it does not hear this.
+    /// Anyone who keeps the parts finds out by itself if it does not hear this.
     fn end(&mut self) {
         for group in 0..self.places.len() {
             let _ = self.connection.call(&["BACKUP", "END", &self.name, &group.to_string()]);

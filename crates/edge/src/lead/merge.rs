@@ -13,7 +13,7 @@ use node::{DatabaseKey, Phase, Step, Tape, TransactionId};
 #[derive(Debug, Default)]
 pub struct Merger {
     queues: Vec<Queue>,
-    /// The database that whoever reads the stream has selected, if that is known.
+    /// The database that anyone who reads the stream has selected, if that is known.
     selected: Option<u16>,
     /// Nothing is taken.
     is_frozen: bool,
@@ -72,7 +72,7 @@ impl Merger {
         self.queues.iter().all(|queue| queue.index.is_some())
     }
 
-    /// Begins anew: what is here is in no stream. Groups go on telling.
+    /// Begins again: what is here is in no stream. Groups go on telling.
     pub fn clear(&mut self) {
         for queue in &mut self.queues {
             let (floor, open) = (queue.index.unwrap_or(0), std::mem::take(&mut queue.open));
@@ -110,7 +110,7 @@ impl Merger {
     }
 
     /// True once the stream holds all that comes before the cut, and nothing behind it. From then on all is taken
-    /// again, and the stream says anew which database it is about.
+    /// again, and the stream says again which database it is about.
     pub fn take_cut(&mut self) -> bool {
         let is_there = |queue: &Queue| {
             let Some(bound) = queue.bound else { return false };

@@ -546,7 +546,7 @@ mod tests {
             let head = check_head(input, VOICE).is_ok();
             let version = version_in(input).ok().flatten().filter(|version| VOICE.versions().contains(version));
             let version = version.unwrap_or(FIRST_VERSION);
-            // Whoever reads a greeting reads all of its bytes.
+            // Anyone who reads a greeting reads all of its bytes.
             let whole = |length: usize| {
                 let mut bytes = input.to_vec();
                 bytes.resize(length, 0);

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Files are filled one after the other, and the oldest goes when all together are too large. They outlive the
-//! process: what comes behind a checkpoint is told anew when the log is replayed, and no checkpoint takes the place of
+//! process: what comes behind a checkpoint is told again when the log is replayed, and no checkpoint takes the place of
 //! log that is not here yet. So there is a hole only if a group was given a checkpoint by another node, or the files
-//! were lost: then they begin anew, and whoever lacks what was before must look for another node or take a copy.
+//! were lost: then they start over, and anyone who lacks what was before must look for another node or take a copy.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::{self, File};
@@ -114,7 +114,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Opens what there is, or begins anew. With what is to be told of it.
+    /// Opens what there is, or starts over. With what is to be told of it.
     ///
     /// # Errors
     /// If it cannot be read or written.
@@ -190,7 +190,7 @@ impl Backlog {
     }
 
     /// Appends what a group has done, if it is not here yet. False if something before it is missing: then all begins
-    /// anew behind that.
+    /// again behind that.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -564,7 +564,7 @@ fn put_step(out: &mut Vec<u8>, step: &Step) {
         put_u32(out, groups.len() as u32);
         groups.iter().for_each(|group| put_u32(out, *group));
     }
-    // Whoever reads it needs the keys only to find what concerns a transaction under way.
+    // Anyone who reads it needs the keys only to find what concerns a transaction under way.
     let keys: &[DatabaseKey] = if matches!(step.phase, Phase::Prepared | Phase::Swept) { &step.keys } else { &[] };
     put_u32(out, keys.len() as u32);
     for (database, key) in keys {

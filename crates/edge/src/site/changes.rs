@@ -2,7 +2,7 @@
 //!
 //! A request travels here and back; the connection stays with its core. Between two requests of a client a reader is
 //! kept that stands where the first has ended, so that the next need not look for that place. Such readers cost memory,
-//! so there are few, and they are forgotten soon. For whoever comes back later the place is found on disk, by the
+//! so there are few, and they are forgotten soon. For a reader that comes back later the place is found on disk, by the
 //! cursor alone.
 
 use std::collections::VecDeque;

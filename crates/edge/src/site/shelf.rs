@@ -101,7 +101,7 @@ impl Shelf {
         Some(Self { place, key, wishes, wished, fetched_count: Arc::default() })
     }
 
-    /// Asks for a file. Whoever forgets the wish does not get one.
+    /// Asks for a file. Anyone who forgets the wish does not get one.
     pub fn ask(&self, wanted: Wanted) -> Arc<Wish> {
         let wish = Arc::new(Wish { wanted, answer: Mutex::default() });
         lock(&self.wishes).push_back(Arc::clone(&wish));
@@ -210,7 +210,7 @@ fn bring(archive: &Archive, info: &ChangesInfo, draft: &Path, cluster: u128) -> 
         let reader = SegmentReader::open_path(draft, cluster);
         Ok((reader.map_err(|error| format!("{}: {error}", info.path.display()))?, length))
     });
-    // Whoever has opened it reads on.
+    // Anyone who has opened it reads on.
     let _ = fs::remove_file(draft);
     brought
 }

@@ -341,7 +341,7 @@ fn a_damaged_mark_is_told_and_a_directory_without_one_gets_one() {
             disk.remove("tail").unwrap();
         }
         let (mut journal, recovered) = Journal::open(disk.clone(), &options()).unwrap();
-        let note = "tail does not verify and is written anew: it says how far the log was synced";
+        let note = "tail does not verify and is written again: it says how far the log was synced";
         assert_eq!(recovered.notes, if is_damaged { vec![note.to_owned()] } else { Vec::new() });
         assert_eq!(recovered.groups, groups);
         journal.append_durably(&[simple(5, 10)]).unwrap();

@@ -46,7 +46,7 @@ impl Exporting {
     }
 }
 
-/// A key on its way in, from what [`Keyspace::export`] gave. Whoever takes the steps keeps the bytes.
+/// A key on its way in, from what [`Keyspace::export`] gave. Anyone who takes the steps keeps the bytes.
 #[derive(Debug)]
 pub struct Importing {
     /// Up to here they have been read.

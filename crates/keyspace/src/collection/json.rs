@@ -1,6 +1,6 @@
 //! Documents of JSON as values of keys: packed while they are small, and then trees that are changed where they lie.
 //!
-//! A packed one is what [`codec`] writes; whoever reads it takes it apart, so it is kept small. Both forms hold the
+//! A packed one is what [`codec`] writes; anyone who reads it takes it apart, so it is kept small. Both forms hold the
 //! same values in the same order, so that nobody can tell them apart by what commands answer, but for memory.
 
 use std::borrow::Cow;

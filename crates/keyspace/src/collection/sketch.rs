@@ -1,6 +1,6 @@
 //! Sketches as values of keys: packed while they are small, and then changed where they lie.
 //!
-//! A packed one is what the sketch writes; whoever reads it takes it apart.
+//! A packed one is what the sketch writes; anyone who reads it takes it apart.
 
 use std::borrow::Cow;
 

@@ -75,7 +75,7 @@ impl Vectors {
     fn whole(&self) -> &VectorSet {
         match self {
             Self::Whole(set) => set,
-            // Whoever reads one refuses what is still empty at its end.
+            // Anyone who reads one refuses what is still empty at its end.
             Self::Unfinished(_) => unreachable!("what is stored has been read to its end"),
         }
     }

@@ -197,7 +197,7 @@ fn round(mut number: u128, mut exponent: i64, mut lost: bool) -> Magnitude {
     let (mut mantissa, mut exponent) = match shift {
         128.. => return ZERO,
         1.. => (shift_right_to_nearest(number, shift as u32, lost), exponent + shift),
-        // Only whoever has lost nothing comes here with so few bits.
+        // Only anyone who has lost nothing comes here with so few bits.
         _ => (number, exponent),
     };
     if mantissa == 1 << 64 {

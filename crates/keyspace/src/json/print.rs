@@ -38,7 +38,7 @@ impl Json {
     }
 
     fn print_to(&self, out: &mut Vec<u8>, style: Style<'_>, level: usize) {
-        // What is too long is not completed; whoever asked looks at the length.
+        // What is too long is not completed; the one who asked looks at the length.
         if out.len() > ANSWER_BYTES_MAX {
             return;
         }

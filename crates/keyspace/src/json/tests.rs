@@ -16,7 +16,7 @@ fn printed(value: &Json) -> String {
     String::from_utf8(value.print_plain()).expect("text")
 }
 
-/// What it should weigh: the same values put together anew.
+/// What it should weigh: the same values put together again.
 fn rebuilt(value: &Json) -> Json {
     match value {
         Json::Array(array) => Json::array(array.items.iter().map(rebuilt).collect()),

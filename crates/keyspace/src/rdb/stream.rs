@@ -133,7 +133,7 @@ pub(super) fn read(kind: u8, reader: &mut Reader<'_>) -> Result<CollectionValue,
     let len = reader.length()?;
     let mut head = Head { last: read_id(reader)?, deleted_max: Id::MIN, added: len };
     if has_counts {
-        // The first entry is found anew.
+        // The first entry is found again.
         read_id(reader)?;
         head.deleted_max = read_id(reader)?;
         head.added = reader.length()?;

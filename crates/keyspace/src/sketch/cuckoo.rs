@@ -1,6 +1,6 @@
 //! Cuckoo filters (Fan, Andersen, Kaminsky, Mitzenmacher, 2014), which items can be removed from. A byte of an item's
-//! hash, its *print*, lies in one of two buckets; whoever finds both full drives another print out to its other bucket.
-//! When that does not end, another *layer* is put on top.
+//! hash, its *print*, lies in one of two buckets; anyone who finds both full drives another print out to its other
+//! bucket. When that does not end, another *layer* is put on top.
 
 use super::CELL_BYTES_MAX;
 use super::bloom::{fixed_16, fixed_64};

@@ -249,7 +249,7 @@ impl Pair {
         self.local.now_ms = now_ms();
         let (ours, theirs) = (self.local.call(words), self.reference.call(words));
         let alike = match likeness(words) {
-            // In the reference, whoever uses a small number uses it for all keys that hold it.
+            // In the reference, a client that uses a small number uses it for all keys that hold it.
             Likeness::Near(_) if words[0] == b"OBJECT" && self.holds_shared_number(&words[2]) => true,
             _ if words[0] == b"DUMP" => self.dumps_are_alike(&ours, &theirs),
             Likeness::Equal => ours == theirs,

@@ -101,7 +101,7 @@ fn top_k_line(prng: &mut Prng, key: &str) -> String {
     }
 }
 
-/// Whoever asks RedisBloom of a digest changes it, so that values are added first and questions come then.
+/// Anyone who asks RedisBloom of a digest changes it, so that values are added first and questions come then.
 fn digest_lines(prng: &mut Prng) -> Vec<Line> {
     let mut lines = vec![line("FLUSHALL")];
     for key in ["d1", "d2"] {

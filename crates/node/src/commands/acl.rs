@@ -79,7 +79,7 @@ pub(super) const ACL: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
-            summary: "Reads the file of users anew.",
+            summary: "Reads the file of users again.",
             complexity: "O(N). Where N is the number of configured users.",
             ..change("load", 2, |local, _| {
                 check_file(local)?;

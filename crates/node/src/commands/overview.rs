@@ -43,7 +43,7 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("remove", 3, Body::Govern)
         },
         ControlCommand {
-            summary: "Lets this node, which is empty and by itself, join the cluster of another one: it begins anew.",
+            summary: "Lets this node, which is empty and by itself, join the cluster of another one: it starts over.",
             syntax: "host:port [token]",
             flags: &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::SkipMonitor, Flag::SkipSlowlog],
             ..node("join", -3, |_, _| Ok(Question::Figures), join)

@@ -1,6 +1,6 @@
 //! REPLCONF, PSYNC and SYNC: what a stock Redis says that wants to follow this node.
 //!
-//! Here only the words are read. Whoever asks for a copy is handed to the host with its connection: the stream is as
+//! Here only the words are read. Anyone who asks for a copy is handed to the host with its connection: the stream is as
 //! long as the connection lives, and no core is to wait for who reads it.
 
 use command::{Flag, Refusal};
@@ -75,7 +75,7 @@ fn replconf(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outco
                     _ => return Err(Refusal::new("ERR Unsupported rdb-filter-only option: only functions is known")),
                 };
             }
-            // Before it follows there is nothing to acknowledge, and whoever follows does not speak to a core.
+            // Before it follows there is nothing to acknowledge, and anyone who follows does not speak to a core.
             b"ack" | b"fack" | b"getack" => return Ok(()),
             // Replicas of other makers tell more of themselves than anybody needs to know.
             _ => {}

@@ -47,7 +47,7 @@ pub fn others_can_tell(identity: &Identity, groups: &[&RecoveredGroup]) -> bool 
             return true; // it holds nothing that could be lacking
         }
         let membership = membership_of(identity, found);
-        // A member that has been told of nobody yet is told by whoever it joins.
+        // A member that has been told of nobody yet is told by the node that it joins.
         membership.voters.is_empty() || membership.voters.iter().any(|voter| *voter != identity.node)
     };
     if groups.is_empty() { identity.has_joined } else { groups.iter().all(has_others) }
@@ -71,7 +71,7 @@ impl Group {
             let line = format!(
                 "group {}: the cluster has lost entries up to {} that this node holds: all nodes that vote stopped \
                  before they were on disk. This node cannot follow any more. Remove it from the cluster, and let it \
-                 join anew with an empty directory; what it holds stays in the directory it has now",
+                 join again with an empty directory; what it holds stays in the directory it has now",
                 self.id.0,
                 self.applied()
             );

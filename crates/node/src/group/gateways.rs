@@ -4,7 +4,7 @@
 //! the same keys would wait until such locks lapse by their age, which has to be long: an honest transaction may wait
 //! for a lock in another group. So a leader asks the gateways on other nodes, as long as they hold or want locks. Who
 //! says nothing for a few questions, or says that it has another life now, loses them. It is only a guess that may be
-//! wrong: a gateway that lives after all finds its transaction refused, and begins it anew.
+//! wrong: a gateway that lives after all finds its transaction refused, and begins it again.
 
 use std::collections::{BTreeMap, BTreeSet};
 

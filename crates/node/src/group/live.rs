@@ -125,7 +125,7 @@ impl Group {
             host.keyspace.set_silent(false);
         }
         let LiveHost { trace, commands, command_count, used, declined, mut asides, mut reads, .. } = host;
-        // Whoever reads anything keeps what it has named, as in Redis.
+        // Anyone who reads anything keeps what it has named, as in Redis.
         if !reads.is_empty() {
             reads.extend(run.invocation.keys(run.args).map(<[u8]>::to_vec));
         }
@@ -234,7 +234,7 @@ impl Group {
         self.leader.kept_out.insert((origin.node.0, origin.session.serial));
     }
 
-    /// Ends [`Group::keep_out`]; whoever waits is let in later.
+    /// Ends [`Group::keep_out`]; anyone who waits is let in later.
     pub(crate) fn forget_kept_out(&mut self, origin: &Origin) {
         self.leader.kept_out.remove(&(origin.node.0, origin.session.serial));
     }

@@ -191,8 +191,8 @@ impl Group {
         let awaits_successor = progress.iter().any(is_awaited) || self.is_replaceable(roster, replicas);
         let may_go = |other: &&Progress| {
             let node = NodeId(other.node);
-            // Whoever still takes part in another group must hear of the roster. A leader that has not been told of a
-            // group takes it that the node does.
+            // Anyone who still takes part in another group must hear of the roster. A leader that has not been told of
+            // a group takes it that the node does.
             let mut others = (0..group_count).map(GroupId).filter(|group| *group != self.id);
             let is_wanted = self.id.0 == 0
                 && (is_heard(node.0) || leads(node))

@@ -55,14 +55,14 @@ pub(super) struct Mover {
 
 /// A session one of whose requests has gone back to its gateway although some of its keys are here.
 ///
-/// Its gateway makes it anew, over several groups now, when all that was asked for before has been answered. What the
+/// Its gateway makes it again, over several groups now, when all that was asked for before has been answered. What the
 /// session sent behind it meanwhile is here already, and must not be carried out before it.
 #[derive(Debug)]
 pub(super) struct SentBack {
     /// Is elsewhere.
     slot: Slot,
     when: Instant,
-    /// Number of what its gateway has made anew last. What the session had sent before it and comes again, since word
+    /// Number of what its gateway has made again last. What the session had sent before it and comes again, since word
     /// that it goes back was lost, goes back again.
     anew: Option<u64>,
 }
@@ -272,7 +272,7 @@ impl Group {
         holds
     }
 
-    /// A request of a client is to be made anew where its slot is.
+    /// A request of a client is to be made again where its slot is.
     pub(super) fn send_to_slot(&mut self, slot: Slot, request: Request, outlet: &mut Outlet<'_>) {
         match request.body {
             RequestBody::Read(_) | RequestBody::ReadAtOnce(_) => {
@@ -357,7 +357,7 @@ impl Group {
             return;
         }
         let roster = Arc::clone(roster);
-        // Whoever wants everything locked is not kept waiting for ever.
+        // Anyone who wants everything locked is not kept waiting for ever.
         let is_wanted_whole = self.leader.held.iter().any(|held| match held {
             Held::Lock(lock, ..) => lock.whole,
             Held::Request(request) => matches!(request.body, RequestBody::Whole(_)),

@@ -29,7 +29,7 @@ pub fn rewritten(text: &str, settings: &Settings, users: Option<&Users>) -> Stri
     let mut is_first = true;
     for (_, said) in &lines {
         if let Some(Said { name, value }) = said {
-            // What could not be set at a start has not been: it is written anew.
+            // What could not be set at a start has not been: it is written again.
             let _ = match (*name, value.as_str(), is_first) {
                 ("user", ..) => Ok(()),
                 ("save", "", _) | ("save", _, true) => trial.set(name, value),

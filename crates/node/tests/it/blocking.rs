@@ -334,7 +334,7 @@ fn who_would_claim_is_woken_when_something_has_been_pending_for_long_enough() {
         assert_eq!(host.received(bob), "");
         host.pass(Duration::from_millis(1));
         assert_eq!(host.received(bob), "*1 *2 $1 s *1 *4 $3 1-0 *2 $1 f $1 v :50 :1");
-        // It was given out once more, so the other one's time begins anew.
+        // It was given out once more, so the other one's time starts over.
         host.pass(Duration::from_millis(79));
         assert_eq!(host.received(carol), "");
         host.pass(Duration::from_millis(1));

@@ -376,7 +376,7 @@ fn a_parameter_of_the_cluster_is_set_for_all_nodes_and_one_of_a_node_for_that_no
                 assert!(heard.ends_with(&format!(" {value}")), "node {other}: {heard}, not {value}");
             }
         }
-        // Whoever leads obeys, and replicas know.
+        // The leader obeys, and replicas know.
         let fields: Vec<_> = (0..=limit).map(|field| format!("f{field} v")).collect();
         say(&mut nodes, node, client, &format!("HSET small{limit} {}", fields[1..].join(" ")));
         say(&mut nodes, node, client, &format!("HSET large{limit} {}", fields.join(" ")));
@@ -455,7 +455,7 @@ fn calls_in_histogram(nodes: &mut Nodes, node: usize, client: SessionId, command
 }
 
 #[test]
-fn commands_count_and_are_measured_at_the_node_that_was_asked_whoever_leads() {
+fn commands_count_and_are_measured_at_the_node_that_was_asked_no_matter_who_leads() {
     let mut nodes = Nodes::new();
     let leader = nodes.leader().expect("elected");
     for gateway in 1..=3 {

@@ -149,7 +149,7 @@ fn a_client_sees_its_own_writes_and_never_less_than_it_has_seen() {
     assert_eq!(story.nodes.host(story.gateway).received(story.client), "$1 2");
     let other = Story { client: story.nodes.host(story.gateway).connect(0), ..story };
     let mut other = other;
-    // Who has seen the newer value by another way must not see the older one, whoever wrote it.
+    // Who has seen the newer value by another way must not see the older one, no matter who wrote it.
     assert_eq!(other.here("GET n"), "");
     other.hold_log();
     assert_eq!(other.nodes.host(other.gateway).received(other.client), "$1 2");
@@ -161,7 +161,7 @@ fn a_client_sees_its_own_writes_and_never_less_than_it_has_seen() {
 }
 
 #[test]
-fn a_pipeline_is_answered_in_its_order_whoever_answers() {
+fn a_pipeline_is_answered_in_its_order_no_matter_who_answers() {
     let mut story = Story::new();
     assert_eq!(story.here("READONLY"), "+OK");
     assert_eq!(

@@ -20,7 +20,7 @@ fn errors(host: &mut Host, client: node::SessionId) -> Vec<String> {
 }
 
 #[test]
-fn every_call_counts_once_whoever_carries_it_out() {
+fn every_call_counts_once_no_matter_who_carries_it_out() {
     everywhere(|host| {
         let client = host.connect(0);
         for key in 0..20 {

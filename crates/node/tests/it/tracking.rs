@@ -518,7 +518,7 @@ fn a_change_that_overtakes_a_reply_of_another_node_is_told_again_behind_it() {
             trio.run(writer, &format!("SET {key} old"));
             trio.run(reader, "HELLO 3");
             trio.run(reader, &format!("CLIENT TRACKING ON {options}"));
-            // The request comes to whoever leads; the answer does not come back before the change.
+            // The request comes to the leader; the answer does not come back before the change.
             trio.hosts[0].send(reader.1, format!("GET {key}\r\n").as_bytes());
             trio.hosts[0].settle();
             let mut late = Vec::new();

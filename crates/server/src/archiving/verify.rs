@@ -38,7 +38,7 @@ pub(super) fn run(view: &View, is_quiet: bool) -> Result<()> {
                     pace.show(|| format!("reads group {number}: {} MB so far", bytes / 1_000_000));
                 }
                 Ok(Next::End(fault)) => {
-                    // A write that is under way, or was cut short, is no damage; what comes next is written anew.
+                    // A write that is under way, or was cut short, is no damage; what comes next is written again.
                     notes.extend(fault.map(|fault| format!("group {number} ends here for now: {fault}")));
                     break;
                 }

@@ -29,7 +29,7 @@ const BEGIN_PATIENCE: Duration = Duration::from_secs(600);
 /// How long a cluster may have no quorum, one answer after the other: far longer than another leader takes.
 const QUORUM_PATIENCE: Duration = Duration::from_secs(15);
 
-/// How often it is begun anew if groups lose their leaders meanwhile.
+/// How often it is started over if groups lose their leaders meanwhile.
 const ATTEMPTS: usize = 3;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);

@@ -131,7 +131,7 @@ fn latest_moment(backup: &Path, manifest: &Manifest) -> Moment {
     Moment { unix: latest, seed: 0 }
 }
 
-/// A data directory in the making: takes in groups of another cluster, and divides their keys anew.
+/// A data directory in the making: takes in groups of another cluster, and divides their keys again.
 pub(crate) struct Restoring<'a> {
     staging: &'a Path,
     databases: u16,

@@ -204,7 +204,7 @@ fn found(directory: &Path) -> Result<Vec<(PathBuf, UnixMillis)>> {
     for entry in entries {
         let path = entry.with_context(|| format!("cannot list {}", directory.display()))?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // One that is damaged is none; it stays for whoever looks into it.
+        // One that is damaged is none; it stays for anyone who looks into it.
         if is_scheduled(&name)
             && let Ok(manifest) = Manifest::read(&path)
         {

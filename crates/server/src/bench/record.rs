@@ -77,7 +77,7 @@ pub struct Counts {
     pub misses: u64,
     /// Error replies.
     pub errors: u64,
-    /// Connections lost, each of which was made anew.
+    /// Connections lost, each of which was made again.
     pub connections_lost: u64,
     /// Operations whose reply was lost with a connection.
     pub unanswered: u64,

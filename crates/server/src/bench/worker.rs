@@ -571,7 +571,7 @@ impl Connection {
         self.out_sent = 0;
     }
 
-    /// Gives the connection up, to be made anew after a pause.
+    /// Gives the connection up, to be made again after a pause.
     fn lose(&mut self, desk: &mut Desk, reason: &str) {
         if self.state == State::Open {
             desk.interval.counts.connections_lost += 1;

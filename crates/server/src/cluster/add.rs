@@ -15,7 +15,7 @@ use super::status::name;
 /// A node that has not come by then says in its log why.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Let a server that runs, and holds nothing, join a cluster: it begins anew as a node of it. One with data of its own
+/// Let a server that runs, and holds nothing, join a cluster: it starts over as a node of it. One with data of its own
 /// is refused, and goes on with them.
 #[derive(Debug, Args)]
 pub struct AddArguments {
@@ -61,7 +61,7 @@ pub fn add(node: &str, door: &Door, no_wait: bool) -> Result<()> {
     let begun = Instant::now();
     let after = Watch::new(door).until(|status| match find(status, &known) {
         None if begun.elapsed() > PATIENCE => Ok(()),
-        None => Err(format!("{node} begins anew")),
+        None => Err(format!("{node} starts over")),
         Some(newcomer) => missing(status, newcomer),
     })?;
     let Some(newcomer) = find(&after, &known) else {

@@ -17,7 +17,7 @@ use crate::connection::Connection;
 /// A node that has not taken over by then will do so when it can.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The node that is asked may hear of a change later than whoever has answered for it: what is so must stay so.
+/// The node that is asked may hear of a change later than anyone who has answered for it: what is so must stay so.
 const STEADY: Duration = Duration::from_secs(1);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

@@ -23,6 +23,6 @@ pub fn run(arguments: &SecureArguments) -> Result<()> {
     say_line!(
         "Copy this file, with its permissions, into the data directory of every other node of the cluster, then start all."
     );
-    say_line!("Whoever has it is a member of the cluster: keep no other copy.");
+    say_line!("Anyone who has it is a member of the cluster: keep no other copy.");
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::door::{Door, ask, ask_status, list, number, text};
 use super::remove::{Watch, insist};
 use crate::connection::Connection;
 
-/// Let slots move to another group, while clients go on. What has been asked for is kept by the cluster: whoever leads
+/// Let slots move to another group, while clients go on. What has been asked for is kept by the cluster: the leader
 /// goes on with it, whatever stops in between.
 #[derive(Debug, Args)]
 pub struct MoveArguments {
@@ -176,8 +176,8 @@ fn slot_bytes(connection: &mut Connection) -> Result<Vec<u64>> {
     Ok(bytes)
 }
 
-/// What has to move so that all groups hold alike: whoever has most gives from its end to whoever has least, as long as
-/// neither crosses its share.
+/// What has to move so that all groups hold alike: the group that has most gives from its end to the one that has
+/// least, as long as neither crosses its share.
 fn plan(held: &[Vec<u16>], weights: &[u64], by_bytes: bool) -> Vec<Move> {
     let weight = |slot: u16| weights[usize::from(slot)];
     let mut held: Vec<Vec<u16>> = held.to_vec();

@@ -30,7 +30,7 @@ struct Sent {
     item: u64,
     /// Bytes of the files up to its end.
     place: u64,
-    /// What it is about, for whoever must be told.
+    /// What it is about, for anyone who must be told.
     about: Vec<u8>,
 }
 

@@ -347,7 +347,7 @@ impl End for Far {
             hang_up();
             let mut state = self.lock();
             if state.session == number {
-                // Whoever tells ends when it sees that.
+                // Anyone who tells ends when it sees that.
                 state.session += 1;
             }
             drop(state);

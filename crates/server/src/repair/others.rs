@@ -97,7 +97,7 @@ fn judge(first: &Value, status: &Value, identity: &Identity) -> Result<Others, O
     }
     let nodes = list(status, "nodes");
     let Some(node) = nodes.iter().find(|node| text(node, "id") == own) else {
-        return lasting(format!("node {own} belongs to the cluster no more: use an empty directory, and join anew"));
+        return lasting(format!("node {own} belongs to the cluster no more: use an empty directory, and join again"));
     };
     if number(node, "linked") == 1 {
         return Err(Obstacle::Passing(format!("a process runs as node {own}, and the others hear it: stop it first")));

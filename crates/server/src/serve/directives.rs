@@ -345,7 +345,7 @@ mod tests {
         assert!(!is_news("daemonize", "no") && !is_news("supervised", "systemd") && !is_news("hz", "10"));
     }
 
-    /// `UPDATE_EXPECT=1` writes the table anew.
+    /// `UPDATE_EXPECT=1` writes the table again.
     #[test]
     fn the_manual_has_the_table() {
         const BEGIN: &str = "<!-- directives -->\n";
@@ -370,7 +370,7 @@ mod tests {
         if table != wanted && std::env::var_os("UPDATE_EXPECT").is_some() {
             fs::write(&path, format!("{head}{BEGIN}{wanted}{END}{tail}")).expect("the page can be written");
         } else {
-            assert_eq!(table, wanted, "UPDATE_EXPECT=1 writes it anew");
+            assert_eq!(table, wanted, "UPDATE_EXPECT=1 writes it again");
         }
     }
 }

@@ -136,7 +136,7 @@ impl Arena {
         self.timeline.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Answers in the last full step, for whoever watches.
+    /// Answers in the last full step, for the user.
     pub fn answered_lately(&self) -> u64 {
         let timeline = self.timeline.lock().unwrap_or_else(PoisonError::into_inner);
         timeline.iter().rev().skip(1).take(10).map(|step| step.answered).sum()
@@ -242,7 +242,7 @@ impl Pen {
 
     fn trouble(&mut self, text: &str) {
         self.turn_to(self.now_ns());
-        // Whoever was connected to a node when it was well and finds it still well has reason to complain.
+        // Anyone who was connected to a node when it was well and finds it still well has reason to complain.
         let harm = self.arena.directory.harm_of(self.node);
         self.notes.undeserved += u64::from(harm == self.harm && harm.is_multiple_of(2));
         let texts = &mut self.notes.texts;

@@ -221,7 +221,7 @@ fn two_servers_that_join_each_other_say_so_and_answer_clients() {
             assert!(asked.elapsed() < Duration::from_secs(1));
         }
     }
-    // Nothing is lost: one of them is started anew, as it should have been, and the other finds it.
+    // Nothing is lost: one of them is started again, as it should have been, and the other finds it.
     let [first, second] = servers;
     first.stop();
     let mut without_join = one.clone();

@@ -443,7 +443,7 @@ fn a_replica_answers_reads_within_their_bound_also_when_it_is_the_last_that_runs
     write(&cluster, 0, "before");
     let mut near = cluster.client(0);
     assert_eq!(near.show("READONLY MAXSTALENESS 60000"), "OK");
-    assert_eq!(near.show("SET before:1 anew"), "OK");
+    assert_eq!(near.show("SET before:1 again"), "OK");
     for node in 0..3 {
         let mut near = cluster.client(node);
         assert_eq!(near.show("READONLY"), "OK");
@@ -451,7 +451,7 @@ fn a_replica_answers_reads_within_their_bound_also_when_it_is_the_last_that_runs
             let info = near.show("INFO holdfast");
             (0..2).all(|group| info.contains(&format!("group{group}:"))) && !info.contains("staleness_ms=-1")
         });
-        assert_eq!(near.show("GET before:1"), "\"anew\"");
+        assert_eq!(near.show("GET before:1"), "\"again\"");
         (0..100).for_each(|key| assert!(!near.show(&format!("GET before:{key}")).contains("error")));
     }
     let answered_here = |cluster: &Cluster, node| {
@@ -468,7 +468,7 @@ fn a_replica_answers_reads_within_their_bound_also_when_it_is_the_last_that_runs
     cluster.wait_until("there is no quorum", |_| strict.show("GET before:1").contains("CLUSTERDOWN No quorum"));
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(3) {
-        assert_eq!(near.show("GET before:1"), "\"anew\"");
+        assert_eq!(near.show("GET before:1"), "\"again\"");
         thread::sleep(Duration::from_millis(50));
     }
     let begun = Instant::now();
@@ -476,7 +476,7 @@ fn a_replica_answers_reads_within_their_bound_also_when_it_is_the_last_that_runs
     assert_eq!(strict.show("READONLY MAXSTALENESS 300"), "OK");
     assert!(strict.show("GET before:1").contains("may be older than the 300 ms that READONLY allows"));
     assert!(begun.elapsed() < Duration::from_secs(2), "refused at once");
-    assert_eq!(near.show("GET before:1"), "\"anew\"");
+    assert_eq!(near.show("GET before:1"), "\"again\"");
 }
 
 #[test]
@@ -1005,7 +1005,7 @@ fn who_waits_hears_how_many_others_hold_its_writes() {
     assert_eq!(client.show("WAIT 1 10000"), "(integer) 1");
     assert_eq!(client.show("WAIT 2 300"), "(integer) 1");
     assert_eq!(client.show("WAIT 0 0"), "(integer) 1");
-    // Whoever leads refuses writes while fewer are there than are asked for.
+    // The leader refuses writes while fewer are there than are asked for.
     for node in 0..2 {
         let setting = "CONFIG SET min-replicas-to-write 2 min-replicas-max-lag 1";
         assert_eq!(cluster.client(node).show(setting), "OK");

@@ -211,7 +211,7 @@ fn an_aof_comes_in_whole_and_torn() {
     theirs.show("INCR counter");
     theirs.show("EXEC");
     theirs.show("SET kept 1 EX 5000");
-    // It expires before it is imported; what was done with it in time must not begin anew.
+    // It expires before it is imported; what was done with it in time must not start over.
     theirs.show("SET brief 5 PX 300");
     theirs.show("INCR brief");
     let expected: Vec<_> = contents(&mut theirs).into_iter().filter(|line| !line.contains(" brief ")).collect();

@@ -138,7 +138,7 @@ fn a_cluster_without_an_authority_goes_on_says_so_and_is_given_one() {
     let plain = options.clone().extra(&["--tls-cluster", "no"]);
     let server = Server::start(&plain);
     assert_eq!(server.client().show("SET secret kept"), "OK");
-    server.wait_for_log("for other nodes: open to whoever reaches it");
+    server.wait_for_log("for other nodes: open to anyone who reaches it");
     assert!(server.client().show("HOLDFAST INVITE").contains("knows no invitations"));
     server.kill();
     // Without being told so it goes on, with a warning.

@@ -135,7 +135,7 @@ fn sum(client: &mut Client) -> Option<i64> {
     values.sum()
 }
 
-/// Clients that write until they are told to stop, to whoever listens at this port.
+/// Clients that write until they are told to stop, to anyone who listens at this port.
 struct Writers {
     threads: Vec<JoinHandle<()>>,
     is_over: Arc<AtomicBool>,

@@ -3,7 +3,7 @@
 //!
 //! A block fenced as `redis` is a session as redis-cli shows it: requests behind `> `, replies beneath. Each page is
 //! run against a server of its own. In blocks fenced as `sh`, every option of `holdfast` must be one that its help
-//! knows. `UPDATE_EXPECT=1` writes the tables of commands anew.
+//! knows. `UPDATE_EXPECT=1` writes the tables of commands again.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -424,7 +424,7 @@ fn counters_that_clients_change_are_moved_without_losing_an_increment() {
             })
         })
         .collect();
-    // From one node after the other; what has gone begins anew here.
+    // From one node after the other; what has gone starts over here.
     let (mut there, mut moved, mut carried) = (stock.client(), 0, [0i64; 8]);
     let take = |client: &mut Client, key: usize| match client.call(&["GETDEL", &format!("n{key}")]) {
         Frame::Bulk(digits) => String::from_utf8_lossy(&digits).parse::<i64>().expect("a number"),

@@ -502,7 +502,7 @@ fn links_are_compressed_within_tls_and_without_and_each_end_decides_for_itself()
         for key in 0..300 {
             assert_eq!(nodes.say(key % 3, &format!("SET customer:{key:06} {regular}{key}")), "OK");
         }
-        // Whoever leads, these go over a link of the node that is asked, and figures may be a second old.
+        // No matter who leads, these go over a link of the node that is asked, and figures may be a second old.
         let (regular, count) = (regular.repeat(1_000), 20);
         for key in 0..count {
             assert_eq!(nodes.say(key % 2, &format!("SET customers:{key} {regular}")), "OK");
@@ -517,7 +517,7 @@ fn links_are_compressed_within_tls_and_without_and_each_end_decides_for_itself()
             assert_eq!(nodes.say(key, &format!("SET random{key} {random}{key}")), "OK");
             assert_eq!(nodes.say(key, &format!("SETRANGE zeros{key} 20000000 end")), "(integer) 20000003");
         }
-        // What was cut begins anew.
+        // What was cut starts over.
         nodes.servers.pop().expect("three").kill();
         assert_eq!(nodes.say(0, "SET meanwhile yes"), "OK");
         let data = nodes.folders[2].path().join("data");

@@ -72,7 +72,7 @@ impl Universe {
 
     /// Was there a change wherever EXEC said that there was?
     fn judge_nil(&mut self) -> Option<String> {
-        // Which keys have come and gone is no part of checkpoints: that a replica has begun anew from one counts as a
+        // Which keys have come and gone is no part of checkpoints: that a replica has started over from one counts as a
         // change of a key that was absent, and so may the arrival of a slot.
         let is_forgotten = |watch: &BrokenWatch| {
             let during = watch.watched.saturating_sub(FORGETTING_MAX)..watch.answered + FORGETTING_MAX;
@@ -91,7 +91,7 @@ impl Universe {
         reason
     }
 
-    /// Where the durability in force allows a lapse, the register starts anew after it with any value that was not
+    /// Where the durability in force allows a lapse, the register starts over after it with any value that was not
     /// surely overwritten before the window opened.
     fn judge_register(&mut self, records: &[Record], budget: &mut u64) -> Option<String> {
         let mut begin = 0;
@@ -209,5 +209,5 @@ fn describe(record: &Record) -> String {
 
 /// The longest that a request is under way whose client may have given it up.
 const CARRIED_MAX: u64 = 10 * SECOND;
-/// A replica begins anew from a checkpoint within this time of when that is seen.
+/// A replica starts over from a checkpoint within this time of when that is seen.
 const FORGETTING_MAX: u64 = 5 * SECOND;

@@ -92,7 +92,7 @@ impl Universe {
         self.machines[machine].process.as_mut().expect("it is alive").floor = level;
     }
 
-    /// Whoever raises a level must have heard of all nodes that they know it.
+    /// Anyone who raises a level must have heard of all nodes that they know it.
     fn check_rise(&mut self, leader: usize, level: Level) {
         let then = self.now.saturating_sub(KNOWN_AFTER);
         let is_awake = |machine: &crate::machine::Machine| machine.paused_until < then;

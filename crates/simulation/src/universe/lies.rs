@@ -122,7 +122,7 @@ impl Universe {
     fn lie_of_consensus(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
         let Some(mut message) = RaftMessage::read(bytes) else { return Vec::new() };
         match self.some(6) {
-            // No leader's word: a follower believes whoever leads.
+            // No leader's word: a follower believes the leader.
             0 | 1 if matches!(message.kind, APPEND_REPLY..=6 | HEARTBEAT_REPLY) => {
                 let ahead = [1, 1_000, 1 << 20, (1 << 20) + 1, 1 << 40, NUMBER_MAX][self.some(6) as usize];
                 message.numbers[TERM] = (message.numbers[TERM] + ahead).min(NUMBER_MAX);

@@ -29,7 +29,7 @@ const LOCK_MAX: u64 = ns(limits::LOCK_PATIENCE) * 21 / 20 + SECOND;
 const PREPARED_MAX: u64 = ns(limits::PREPARED_PATIENCE) + 3 * SECOND;
 
 /// The longest until nothing is under way any more when nobody asks for anything: who waits for the lock of a gateway
-/// that is gone gets it, or begins anew.
+/// that is gone gets it, or starts over.
 const SETTLED_MAX: u64 = LOCK_MAX + ns(limits::LOCK_WAIT_RENEWAL) + ns(limits::REQUEST_PATIENCE);
 
 impl Universe {

@@ -1,6 +1,6 @@
 //! What each step of a core costs, and what it is made of.
 //!
-//! The costs are those of one machine. They say how a server behaves when its cores are busy: whoever wants to know
+//! The costs are those of one machine. They say how a server behaves when its cores are busy: anyone who wants to know
 //! what another machine does puts other numbers in. Sums of some of them were measured, and divided among the steps by
 //! judgement; the others are estimates. `docs/decisions/0055` tells which sums these are.
 

@@ -395,7 +395,7 @@ impl Fleet {
         let now = now_at(self.now);
         let seat = &mut self.seats[core];
         if seat.turn_at != Some(self.now) {
-            return; // it was planned anew
+            return; // it was planned again
         }
         seat.turn_at = None;
         let mut counts = Counts { turns: 1, wakes: u64::from(seat.busy_until < self.now), ..Counts::default() };

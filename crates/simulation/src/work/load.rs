@@ -195,7 +195,7 @@ impl Load {
         format!("{{{}}}:{number}", tag_of(slot)).into_bytes()
     }
 
-    /// A client hears something. True if it may ask anew.
+    /// A client hears something. True if it may ask again.
     pub fn hear(&mut self, number: usize, bytes: &[u8], now: u64) -> bool {
         let goes_by_time = self.asking.as_ref().is_some_and(|asking| asking.every.is_some());
         let pipeline = self.asking.as_ref().map_or(1, |asking| asking.pipeline);

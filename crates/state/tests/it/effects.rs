@@ -618,7 +618,7 @@ fn requests_of(steps: Vec<Step>) -> Vec<Vec<Vec<u8>>> {
 }
 
 #[test]
-fn a_field_that_is_incremented_keeps_its_deadline_at_whoever_knows_deadlines() {
+fn a_field_that_is_incremented_keeps_its_deadline_at_one_who_knows_deadlines() {
     let told = |reader: Reader| {
         let mut near = state();
         near.record(Some(reader));

@@ -96,7 +96,7 @@ impl Effects for Witness {
 }
 
 #[test]
-fn replies_go_to_whoever_asks_and_change_nothing() {
+fn replies_go_to_the_one_who_asks_and_change_nothing() {
     let mut log = Log::default();
     log.entry(1_000, |builder| {
         command(builder, "set a 1");

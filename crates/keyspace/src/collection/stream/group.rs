@@ -262,7 +262,7 @@ impl Group {
         true
     }
 
-    /// Takes a pending entry from whoever has it, or one that is not pending yet and shall be, and puts it behind
+    /// Takes a pending entry from anyone who has it, or one that is not pending yet and shall be, and puts it behind
     /// everything that was released before. It has been given out so often then.
     pub(crate) fn release(&mut self, id: Id, count: u64) {
         if let Some(holder) = self.pending(id).map(|pending| pending.holder.clone()) {
@@ -312,7 +312,7 @@ impl Group {
         ReleasedRubble(self.released.clone().into_rubble())
     }
 
-    /// Makes an entry pending for a consumer, which must exist, whoever had it before.
+    /// Makes an entry pending for a consumer, which must exist, no matter who had it before.
     pub(crate) fn assign(&mut self, id: Id, owner: &[u8], time: i64, count: u64) {
         let owner_rank = rank_of(&self.consumers, owner).expect("the caller has made the consumer");
         let owner = Arc::clone(&self.consumers.get(owner_rank).expect("just found").name);
@@ -348,7 +348,7 @@ impl Group {
         }
     }
 
-    /// Makes whoever had an entry forget it.
+    /// Makes anyone who had an entry forget it.
     fn disown(&mut self, holder: &Holder, id: Id) {
         let owner = match holder {
             Holder::Consumer(owner, _) => owner,

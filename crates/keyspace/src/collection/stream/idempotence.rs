@@ -56,7 +56,7 @@ pub(crate) struct Idempotence {
 }
 
 /// A producer, and which part it is when all is written part by part, so that a walk that is made in many steps need
-/// not begin anew each time. Nothing but time depends on it.
+/// not start over each time. Nothing but time depends on it.
 #[derive(Default)]
 struct Mark(AtomicU64);
 

@@ -122,7 +122,7 @@ impl Pair {
         assert_eq!(self.quick.keyspace.digest(), self.slow.keyspace.digest());
     }
 
-    /// Makes the slow replica anew from a checkpoint of one of both, while which the other work goes on.
+    /// Makes the slow replica again from a checkpoint of one of both, while which the other work goes on.
     fn restore_slow(&mut self, from_slow: bool, prng: &mut Prng) {
         let source = if from_slow { &mut self.slow } else { &mut self.quick };
         let mut bytes = Vec::new();

@@ -250,7 +250,7 @@ impl WalkCursor {
         Self { slot, place: 0 }
     }
 
-    /// `None` for the 0 that begins a walk. A place in an order of another server begins the slot anew.
+    /// `None` for the 0 that begins a walk. A place in an order of another server begins the slot again.
     ///
     /// # Errors
     /// What is no cursor.

@@ -45,7 +45,7 @@ pub fn standings(survey: &mut Survey, places: &BTreeMap<u32, String>) -> Result<
     Ok(found)
 }
 
-/// True if a stream's node has a slot at both times, and had it all the while: whoever takes a slot over gets a new
+/// True if a stream's node has a slot at both times, and had it all the while: anyone who takes a slot over gets a new
 /// epoch. No slot is open at any node.
 pub fn is_kept(slot: u16, number: u32, before: &BTreeMap<u32, Standing>, after: &BTreeMap<u32, Standing>) -> bool {
     let has = |standing: &Standing| standing.claim.is_primary && standing.claim.slots.binary_search(&slot).is_ok();

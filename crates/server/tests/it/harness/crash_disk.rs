@@ -58,8 +58,8 @@ impl CrashDisk {
         self.folder.path().join("disk")
     }
 
-    /// What would be there if the power went now: the root of a disk of its own. Whoever writes must be stopped around
-    /// this, since a copy takes time that a power cut does not.
+    /// What would be there if the power went now: the root of a disk of its own. Anyone who writes must be stopped
+    /// around this, since a copy takes time that a power cut does not.
     pub fn cut_power(&mut self) -> PathBuf {
         self.cuts += 1;
         let back = self.folder.path().join("back");

@@ -91,7 +91,7 @@ pub fn files_beneath(folder: &Path) -> Vec<(PathBuf, u64)> {
     files
 }
 
-/// Tells whoever watches, also when the test harness keeps the output of passing tests to itself.
+/// Tells the user, also when the test harness keeps the output of passing tests to itself.
 pub fn say(text: &str) {
     let mut stderr = std::io::stderr();
     let _ = writeln!(stderr, "{text}");

@@ -74,7 +74,7 @@ impl ServerOptions {
         self
     }
 
-    /// Let in by whoever made the cluster of the first of these folders that belongs to one with an authority.
+    /// Let in by anyone who made the cluster of the first of these folders that belongs to one with an authority.
     pub fn invited_by<'a>(mut self, data_folders: impl IntoIterator<Item = &'a Path>) -> Self {
         let inviter = data_folders.into_iter().find(|folder| folder.join(edge::AUTHORITY_FILE).exists());
         if let Some(folder) = inviter {
