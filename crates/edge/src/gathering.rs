@@ -218,8 +218,15 @@ impl Gathering {
 
     /// Looks at what has happened since it was last asked. Core `i` belongs on the thread of core `i % thread_count`.
     pub fn consider(&mut self, load: &Load) -> usize {
+        let window = Duration::from_micros(load.window_us);
+        self.spreading.left = self.spreading.left.saturating_sub(window);
+        self.gathering.left = self.gathering.left.saturating_sub(window);
         if load.is_forced {
-            self.change(self.thread_count);
+            // A trial that is interrupted has proven nothing. Where something takes long now and then, what is seen
+            // between counts as if it had been seen at a stretch.
+            let leisure_for = self.leisure_for;
+            self.change(self.trial.map_or(self.thread_count, |trial| trial.thread_count));
+            self.leisure_for = leisure_for;
             return self.thread_count;
         }
         if load.threads_us.is_empty() {
@@ -227,9 +234,6 @@ impl Gathering {
             self.change(self.core_count);
             return self.thread_count;
         }
-        let window = Duration::from_micros(load.window_us);
-        self.spreading.left = self.spreading.left.saturating_sub(window);
-        self.gathering.left = self.gathering.left.saturating_sub(window);
         if std::mem::take(&mut self.is_settling) {
             return self.thread_count;
         }
@@ -313,11 +317,17 @@ impl Gathering {
                 self.gathering.begin();
                 self.change(trial.thread_count);
             } else {
-                // As many as before are known not to be worth it.
                 self.trial = None;
                 self.gathering.forget();
-                self.spreading.begin();
-                self.price_at_rest_ns = Some(now.price_ns);
+                if busiest >= GATHER_BUSY_MIN {
+                    // As many as before are known not to be worth it.
+                    self.spreading.begin();
+                    self.price_at_rest_ns = Some(now.price_ns);
+                } else {
+                    // They suffice for what is asked now, which says nothing of more.
+                    self.spreading.forget();
+                    self.price_at_rest_ns = None;
+                }
             }
         }
     }

@@ -78,7 +78,7 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --cluster-compression-level N  compress it, from 1 (fast) to 19 (small) [0: not]
   --appendfsync WHEN      an acknowledged write is on disk: always (before it is acknowledged),
                           everysec (within a second), no (when the system likes) [always]
-  --cores N               threads that serve clients                    [half the processors, or 4 if they are]
+  --cores N               threads that serve clients                    [one per processor, at most 4 or half of them]
   --level-max N           act as a version that knows no higher level: to try an upgrade  [all that it knows]
   --unixsocket PATH       listen here too
   --unixsocketperm MODE   its permissions, as in 700

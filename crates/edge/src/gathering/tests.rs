@@ -252,6 +252,42 @@ fn bursts_and_load_that_comes_and_goes_bring_few_changes() {
 }
 
 #[test]
+fn after_a_lull_what_was_needed_is_there_at_once() {
+    // A request takes the same with any number of threads, so nothing tells the lull from the time before but the rate.
+    let mut model = Model::new([10_000; 5], 1_000, 1);
+    let mut gathering = Gathering::new(16);
+    let mut waiting = 0;
+    for lull_quarters in [8, 20, 48, 60, 100] {
+        let counts = model.play_closed(&mut gathering, 8);
+        assert_eq!(counts[20..], [16; 12], "{counts:?}");
+        let counts = model.play_open(&mut gathering, lull_quarters, 20_000, &mut waiting);
+        assert!(lull_quarters < 60 || counts.last() == Some(&1), "{counts:?}");
+    }
+}
+
+#[test]
+fn a_number_that_is_forced_now_and_then_still_falls() {
+    let mut gathering = Gathering::new(8);
+    assert_eq!(after(&mut gathering, 3, &quarter(&[(900, 0); 8], 5_000)), 8);
+    // A long command every four and a half seconds gives each core its own thread for half of that time.
+    let light = quarter(&[(50, 0); 8], 9_000);
+    let forced = Load { is_forced: true, ..light.clone() };
+    let mut play = |seconds: usize| {
+        for quarter in 0..seconds * 4 {
+            gathering.consider(if quarter % 18 < 9 { &light } else { &forced });
+        }
+        gathering.thread_count
+    };
+    assert_eq!(play(60), 1);
+    // A spread that is interrupted while it is on trial is none.
+    let mut gathering = Gathering::new(4);
+    let busy = Load { request_count: 25_000, ..quarter(&[(980, 0), (0, 0), (0, 0), (0, 0)], 4_000) };
+    (0..2).for_each(|_| _ = gathering.consider(&busy));
+    assert_eq!(gathering.thread_count, 2, "it is tried");
+    assert_eq!(gathering.consider(&Load { is_forced: true, ..busy }), 1);
+}
+
+#[test]
 fn other_requests_are_not_judged_by_those_before() {
     let mut gathering = Gathering::new(16);
     // One thread is enough for what these clients ask, and they have found that out several times.

@@ -64,7 +64,7 @@ const REPLICA: &str = "nodes of a cluster replicate by consensus, and none of th
 const FULL_COPY: &str = "followers get copies from the backlog on disk, without a fork";
 const MESH: &str = "nodes agree by consensus and not by Redis Cluster's gossip";
 const PROCESSORS: &str = "processors are chosen by the service manager: CPUAffinity= in the unit";
-const THREADS: &str = "one thread serves clients on each processor; `cores N` chooses how many";
+const THREADS: &str = "threads that serve clients come and go with the load; `cores N` chooses how many at most";
 const DEBUGGING: &str = "a help for those who develop Redis";
 const SHUTDOWN: &str = "every stop is in good order and loses nothing";
 const ENCODING: &str = "this collection has one encoding here";
