@@ -13,19 +13,18 @@ master = sentinel.master_for("mymaster", socket_timeout=1)
 first = sentinel.discover_master("mymaster")
 assert len(sentinel.discover_slaves("mymaster")) == 2
 assert master.set("written", "before")
-print("ready", flush=True)
+print(f"ready {first[1]}", flush=True)
 
 begun = time.monotonic()
-cut = None
 errors = 0
 while time.monotonic() - begun < PATIENCE_S:
     try:
+        # The library tries again by itself, and may do so until there is another leader: then there is no error.
         master.set("written", "after")
-        if cut is not None and sentinel.discover_master("mymaster") != first:
-            print(f"found the next leader {time.monotonic() - cut:.2f} s after the first error, {errors} errors")
+        if sentinel.discover_master("mymaster") != first:
+            print(f"found the next leader after {time.monotonic() - begun:.2f} s, {errors} errors")
             sys.exit(0)
     except RedisError:
-        cut = cut or time.monotonic()
         errors += 1
     time.sleep(0.01)
 sys.exit("no other leader was named")
