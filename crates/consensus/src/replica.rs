@@ -375,9 +375,9 @@ impl Lives {
         if self.current == Some(life) {
             return true;
         }
-        let is_before =
+        let has_passed =
             |known: &u64| known >> limits::LIFE_COUNT_BITS == life >> limits::LIFE_COUNT_BITS && life <= *known;
-        if self.current.iter().chain(&self.ended).any(is_before) || self.ended.contains(&life) {
+        if self.current.iter().chain(&self.ended).any(has_passed) {
             return false;
         }
         self.ended.extend(self.current.replace(life));

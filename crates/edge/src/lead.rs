@@ -249,10 +249,13 @@ struct Counts {
     continued: u64,
 }
 
-/// Why a follower cannot read what is written for such a reader.
-fn unreadable(link: &Link, reader: Reader) -> Option<String> {
-    let version = link.version().filter(|_| reader == Reader::Redis74)?;
-    Some(format!("a Valkey ({version}) cannot read RDB version 12: replica-rdb-version must be 10"))
+/// Turns away a follower that cannot read what is written for such a reader. False if it can.
+fn turns_away(link: &mut Link, reader: Reader, log: &crate::log::Log) -> bool {
+    let Some(version) = link.version().filter(|_| reader == Reader::Redis74) else { return false };
+    let why = format!("a Valkey ({version}) cannot read RDB version 12: replica-rdb-version must be 10");
+    link.turn_away(&why);
+    log.warning(&format!("replica {} is turned away: {why}", link.name()));
+    true
 }
 
 impl Leading {
@@ -364,9 +367,8 @@ impl Leading {
         if self.links.len() >= FOLLOWERS_MAX {
             return self.log().warning(&format!("replica {name} is turned away: there are {FOLLOWERS_MAX} already"));
         }
-        if let Some(why) = unreadable(&link, self.wanted_reader()) {
-            link.turn_away(&why);
-            return self.log().warning(&format!("replica {name} is turned away: {why}"));
+        if turns_away(&mut link, self.wanted_reader(), self.log()) {
+            return;
         }
         let token = self.next_token;
         if let Err(error) = link.register(self.poll.registry(), Token(token)) {
@@ -501,13 +503,8 @@ impl Leading {
         }
         let reader = self.wanted_reader();
         // The parameter may have been changed while they waited.
-        for link in self.links.values_mut().filter(|link| link.is_waiting()) {
-            if let Some(why) = unreadable(link, reader) {
-                link.turn_away(&why);
-                self.host.log.warning(&format!("replica {} is turned away: {why}", link.name()));
-            }
-        }
-        self.links.retain(|_, link| !link.is_waiting() || unreadable(link, reader).is_none());
+        let log = &self.host.log;
+        self.links.retain(|_, link| !link.is_waiting() || !turns_away(link, reader, log));
         if self.recording != Some(reader) {
             self.break_stream("replica-rdb-version was changed");
             return self.record(Some(reader));

@@ -75,8 +75,7 @@ impl Merger {
     /// Begins again: what is here is in no stream. Groups go on telling.
     pub fn clear(&mut self) {
         for queue in &mut self.queues {
-            let (floor, open) = (queue.index.unwrap_or(0), std::mem::take(&mut queue.open));
-            *queue = Queue { index: queue.index, floor, open, ..Queue::default() };
+            *queue = Queue { index: queue.index, floor: queue.index.unwrap_or(0), ..Queue::default() };
         }
         (self.selected, self.is_frozen) = (None, false);
     }
@@ -118,6 +117,10 @@ impl Merger {
         };
         let is_cut = !self.queues.is_empty() && self.queues.iter().all(is_there);
         if is_cut {
+            // No transaction was half-way there: of one that seems open, the end was dropped with an earlier stream.
+            for queue in &mut self.queues {
+                queue.open.retain(|_, prepared| queue.bound.is_some_and(|bound| *prepared > bound));
+            }
             self.thaw();
             self.selected = None;
         }
@@ -403,6 +406,16 @@ mod tests {
             push(&mut merger, group, vec![Step { phase: Phase::Dropped, ..part(4, 2, &[0, 1], "DEL a") }]);
         }
         assert!(merger.has_taken(&places));
+        // What became of a third one is never told. A cut was made when it had ended.
+        push(&mut merger, 0, vec![prepared(5, 3)]);
+        assert!(!merger.has_taken(&[5, 4]));
+        merger.freeze();
+        assert!(merger.cut(&[5, 4]) && merger.take_cut());
+        assert!(merger.has_taken(&[5, 4]));
+        // What was told of in an earlier stream is in the copy with which the next one begins.
+        push(&mut merger, 0, vec![prepared(6, 4)]);
+        merger.clear();
+        assert!(merger.has_taken(&[6, 4]));
     }
 
     #[test]

@@ -63,7 +63,7 @@ fn replconf(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outco
                 follower.host = String::from_utf8_lossy(value).into_owned();
             }
             b"capa" => follower.takes_marked |= value.eq_ignore_ascii_case(b"eof"),
-            b"version" if value.len() <= VERSION_BYTES_MAX && value.is_ascii() => {
+            b"version" if value.len() <= VERSION_BYTES_MAX && value.iter().all(u8::is_ascii_graphic) => {
                 follower.version = String::from_utf8_lossy(value).into_owned();
             }
             b"rdb-only" => follower.wants_copy_only = number()? != 0,

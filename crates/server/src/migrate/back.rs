@@ -165,12 +165,12 @@ fn drain(ours: &mut Connection, old: &mut Connection, patience: Duration) -> Res
         let stream = info_field(&info(ours, "replication")?, "stream_replid");
         let is_same = stream.is_some() && stream == info_field(&there, "master_replid");
         let is_up = info_field(&there, "master_link_status").is_some_and(|status| status == "up");
-        let theirs = offset_in(&there, "slave_repl_offset").filter(|_| is_same && is_up).unwrap_or(0);
-        if theirs >= told && is_same && is_up {
+        let theirs = offset_in(&there, "slave_repl_offset").filter(|_| is_same && is_up);
+        if theirs.is_some_and(|theirs| theirs >= told) {
             return Ok(told);
         }
         if begun.elapsed() > patience {
-            bail!("the old server has not got everything in time: {theirs} of {told} bytes");
+            bail!("the old server has not got everything in time: {} of {told} bytes", theirs.unwrap_or(0));
         }
         thread::sleep(DRAIN_INTERVAL);
     }
