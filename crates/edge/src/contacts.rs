@@ -37,25 +37,17 @@ pub fn write(directory: &Path, contacts: &[Contact]) -> Result<(), Fault> {
     written.map_err(|cause| Fault::File { path, purpose: "write", cause })
 }
 
-/// The nodes that a directory remembers, if it was repaired and has not been given a checkpoint since. The file goes
-/// when it has.
+/// The nodes that a directory remembers, if it was repaired and has not been given the roster since ([`forget`]). A file
+/// with the name of a checkpoint proves nothing: it may be half of one that was on its way when the process died.
 ///
 /// # Errors
-/// If it cannot be read, or does not say what it should.
+/// If the file cannot be read, or does not say what it should.
 pub fn read(directory: &Path) -> Result<Vec<(NodeId, Member)>, Fault> {
     let path = directory.join(CONTACTS_FILE);
     let text = match fs::read_to_string(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         read => read.map_err(|cause| Fault::File { path: path.clone(), purpose: "read", cause })?,
     };
-    let entries =
-        fs::read_dir(directory).map_err(|cause| Fault::File { path: directory.to_owned(), purpose: "list", cause })?;
-    let knows_roster = |name: &str| name.starts_with("checkpoint-00000-");
-    if entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).any(|name| knows_roster(&name)) {
-        // It is read no more, so it does no harm where it cannot be removed.
-        let _ = fs::remove_file(&path);
-        return Ok(Vec::new());
-    }
     let contact = |line: &str| {
         let (node, cluster_address) = line.split_once(' ')?;
         let member = Member { cluster_address: cluster_address.to_owned(), ..Member::default() };
@@ -68,13 +60,19 @@ pub fn read(directory: &Path) -> Result<Vec<(NodeId, Member)>, Fault> {
     })
 }
 
+/// A checkpoint of group 0 counts by the log: it names the other nodes. Where the file cannot be removed it stays, and
+/// what it names is greeted once more at the next start.
+pub fn forget(directory: &Path) {
+    let _ = fs::remove_file(directory.join(CONTACTS_FILE));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::disk::tests::Scratch;
 
     #[test]
-    fn contacts_are_remembered_until_there_is_a_roster() {
+    fn contacts_are_remembered_until_they_are_forgotten() {
         let scratch = Scratch::new();
         assert_eq!(read(&scratch.0).expect("a folder"), Vec::new());
         let contacts = [(5, "127.0.0.1:16379"), (u64::MAX >> 2, "[::1]:26379")]
@@ -83,10 +81,12 @@ mod tests {
         let found = read(&scratch.0).expect("sound");
         let shown: Vec<_> = found.iter().map(|(node, member)| (node.0, member.cluster_address.as_str())).collect();
         assert_eq!(shown, [(5, "127.0.0.1:16379"), (u64::MAX >> 2, "[::1]:26379")]);
+        // Half of a checkpoint that was on its way when the process died.
+        fs::write(scratch.0.join("checkpoint-00000-0000000000000007"), "").expect("a folder");
+        assert_eq!(read(&scratch.0).expect("sound").len(), 2);
         fs::write(scratch.0.join(CONTACTS_FILE), "nonsense\n").expect("a folder");
         assert!(read(&scratch.0).is_err());
-        fs::write(scratch.0.join("checkpoint-00000-0000000000000007"), "").expect("a folder");
+        forget(&scratch.0);
         assert_eq!(read(&scratch.0).expect("sound"), Vec::new());
-        assert!(!scratch.0.join(CONTACTS_FILE).exists());
     }
 }

@@ -20,6 +20,7 @@ use node::group::{first_membership, group_count};
 use node::metrics::Measured;
 use node::settings::{AppendFsync, Settings};
 
+use crate::contacts;
 use crate::fault::Fault;
 use crate::host::{End, Host};
 use crate::limits::{APPLY_INTERVAL, LEADER_INTERVAL, PROGRESS_INTERVAL};
@@ -118,6 +119,9 @@ impl Load {
         }
         self.host.opened(storage.clone());
 
+        if recovered.groups.get(&0).is_some_and(|group| group.checkpoint.is_some()) {
+            contacts::forget(&self.directory);
+        }
         let count = group_count(&recovered);
         for desk in &self.host.desks {
             desk.mailbox.post(Mail::Event(Event::Groups(count)));
