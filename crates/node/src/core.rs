@@ -1872,6 +1872,14 @@ impl Core {
                     group.told_vacant(from, now);
                 }
             }
+            Some(Wire::AmMember(group)) => {
+                self.with_group(group, actions, |group, outlet| group.asked_membership(from, outlet));
+            }
+            Some(Wire::NoMember { group, index }) => {
+                if let Some(group) = self.group_mut(group) {
+                    group.told_no_member(from, index, now);
+                }
+            }
             Some(Wire::Vitals(vitals)) => self.hearing.hear(from, vitals, now.instant),
             Some(Wire::Timeline(happenings)) => {
                 happenings.into_iter().for_each(|happening| self.context.timeline.hear(happening));

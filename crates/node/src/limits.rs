@@ -262,6 +262,9 @@ pub const HAND_OVER_REST: Duration = Duration::from_secs(3);
 /// A member that has been silent for so long is not waited for when another one is to go.
 pub const MEMBER_SILENCE_MAX: Duration = Duration::from_secs(3);
 
+/// How many members are asked, of those that a leader names, whether this replica was let go. Most groups have fewer.
+pub const WITNESSES_ASKED_MAX: usize = 8;
+
 /// A leader that has told nothing for so long may be none any more.
 pub const BULLETIN_STALE: Duration = Duration::from_secs(4);
 
@@ -269,8 +272,9 @@ pub const BULLETIN_STALE: Duration = Duration::from_secs(4);
 /// roster does not want here gives up what it has when it has heard no other leader for so long.
 pub const LEADER_HEARD: Duration = Duration::from_secs(2);
 
-/// A replica that the roster wants here does not give up what it has, whatever a node says that claims to lead, before
-/// it has heard no other leader for so long. It matters only to one that was let go and is wanted again.
+/// A replica that the roster wants here does not give up what it has, whatever one node says that claims to lead, before
+/// it has heard no other leader for so long. Where a second member says that it was let go, [`LEADER_HEARD`] is enough.
+/// It matters only to a replica that was let go and is wanted again.
 pub const LET_GO_SILENCE: Duration = Duration::from_secs(30);
 
 /// How often the leader of the metadata looks whether a group should live elsewhere. Longer than it takes until what

@@ -93,6 +93,8 @@ const SOUND: u8 = 41;
 const PLACE: u8 = 42;
 const VITALS: u8 = 43;
 const VACANT: u8 = 44;
+const AM_MEMBER: u8 = 45;
+const NO_MEMBER: u8 = 46;
 
 /// True for what others act upon that the sender knows.
 fn carries_moment(kind: u8) -> bool {
@@ -209,6 +211,15 @@ pub enum Wire<'a> {
     Vitals(Vitals),
     /// The sender holds nothing of a group.
     Vacant(GroupId),
+    /// The sender asks a member whether it is one itself.
+    AmMember(GroupId),
+    /// It is not, by what the sender has applied.
+    NoMember {
+        /// Of which group.
+        group: GroupId,
+        /// The last entry that the sender has applied.
+        index: u64,
+    },
     /// What has happened.
     Timeline(Vec<Happening>),
     /// A node tells where it is found.
@@ -315,6 +326,21 @@ pub fn encode_vitals(vitals: &Vitals) -> Vec<u8> {
 pub fn encode_vacant(group: GroupId) -> Vec<u8> {
     let mut out = vec![VACANT];
     leb128::put(&mut out, u64::from(group.0));
+    out
+}
+
+/// A replica's question to a member whether it is one itself.
+pub fn encode_am_member(group: GroupId) -> Vec<u8> {
+    let mut out = vec![AM_MEMBER];
+    leb128::put(&mut out, u64::from(group.0));
+    out
+}
+
+/// The answer that it is not, up to what has been applied here.
+pub fn encode_no_member(group: GroupId, index: u64) -> Vec<u8> {
+    let mut out = vec![NO_MEMBER];
+    leb128::put(&mut out, u64::from(group.0));
+    leb128::put(&mut out, index);
     out
 }
 
@@ -740,6 +766,14 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         VACANT => {
             let group = GroupId(u32::try_from(leb128::take(&mut rest)?).ok()?);
             rest.is_empty().then_some(Wire::Vacant(group))
+        }
+        AM_MEMBER => {
+            let group = take_group(&mut rest)?;
+            rest.is_empty().then_some(Wire::AmMember(group))
+        }
+        NO_MEMBER => {
+            let (group, index) = (take_group(&mut rest)?, leb128::take(&mut rest)?);
+            rest.is_empty().then_some(Wire::NoMember { group, index })
         }
         VITALS => {
             let vitals = Vitals::take(&mut rest)?;

@@ -10,8 +10,8 @@
 //!
 //! That a member has been let go is told by the leader's bulletin, or by the member's own log. An old bulletin is not
 //! believed: of one that knows less than this replica has applied nothing follows. Nor is any while another leader has
-//! been heard of late, and of late is longer while the roster wants the replica here: one node that lies must not talk
-//! others out of what they hold. A member that is let go does not
+//! been heard of late. While the roster wants the replica here, a second member is asked: one node that lies must not
+//! talk others out of what they hold. Where nobody else knows, of late is much longer. A member that is let go does not
 //! take part again before it has given up what it had, which it tells the leader, and from then on it has another life
 //! for the others: what it has acknowledged before counts no more.
 
@@ -42,6 +42,8 @@ pub(super) struct Vacancy {
     told: Option<(NodeId, u64, Instant)>,
     /// How far that one had applied the log.
     applied: u64,
+    /// Members that say that this replica is none: up to which entry, and when they said so.
+    witnesses: BTreeMap<u64, (u64, Instant)>,
     /// The others do without this replica.
     is_let_go: bool,
     stage: Stage,
@@ -119,13 +121,45 @@ impl Group {
             }
             return;
         }
-        let is_told = !bulletin.has(self.node) && bulletin.applied > self.replica.committed_index();
-        let mut others = self.vacancy.heard.keys().filter(|node| **node != bulletin.leader.0);
-        let is_wanted = outlet.context.roster.is_placed(self.id, self.node);
-        let silence = if is_wanted { limits::LET_GO_SILENCE } else { limits::LEADER_HEARD };
-        let is_led = others.any(|node| self.was_led_by(*node, silence));
         let since = *self.vacancy.told_since.get_or_insert(now.instant);
-        self.vacancy.is_let_go |= is_told && !is_led && now.instant.since(since) >= silence;
+        if bulletin.has(self.node) || bulletin.applied <= self.replica.committed_index() {
+            return;
+        }
+        let is_wanted = outlet.context.roster.is_placed(self.id, self.node);
+        let is_disputed = is_wanted && !self.is_confirmed_by_another(bulletin.leader, now);
+        let silence = if is_disputed { limits::LET_GO_SILENCE } else { limits::LEADER_HEARD };
+        let mut others = self.vacancy.heard.keys().filter(|node| **node != bulletin.leader.0);
+        if now.instant.since(since) >= silence && !others.any(|node| self.was_led_by(*node, silence)) {
+            self.vacancy.is_let_go = true;
+        } else if is_disputed {
+            let others = bulletin.voters.iter().filter(|node| ![self.node.0, bulletin.leader.0].contains(node));
+            for other in others.take(limits::WITNESSES_ASKED_MAX) {
+                outlet.send(NodeId(*other), self.id, Lane::Log, wire::encode_am_member(self.id));
+            }
+        }
+    }
+
+    /// True if a member other than this leader says that this replica was let go.
+    fn is_confirmed_by_another(&self, leader: NodeId, now: Now) -> bool {
+        let committed = self.replica.committed_index();
+        self.vacancy.witnesses.iter().any(|(node, (index, told))| {
+            *node != leader.0 && *index > committed && now.instant.since(*told) < limits::BULLETIN_STALE
+        })
+    }
+
+    /// A node asks whether it is a member. Only a voter says that it is not, by what has been applied here.
+    pub(crate) fn asked_membership(&mut self, from: NodeId, outlet: &mut Outlet<'_>) {
+        let Membership { voters, learners, .. } = &self.membership_applied;
+        if voters.contains(&self.node.0) && !voters.contains(&from.0) && !learners.contains(&from.0) {
+            outlet.send(from, self.id, Lane::Log, wire::encode_no_member(self.id, self.applied()));
+        }
+    }
+
+    /// A member says that this replica is none, up to this entry.
+    pub(crate) fn told_no_member(&mut self, from: NodeId, index: u64, now: Now) {
+        if !self.is_vacant() {
+            self.vacancy.witnesses.insert(from.0, (index, now.instant));
+        }
     }
 
     /// A node says that it holds nothing of the group: it may be made a member.
@@ -243,6 +277,7 @@ impl Group {
         self.vacancy.stage = Stage::None;
         self.vacancy.heard.clear();
         self.vacancy.told_since = None;
+        self.vacancy.witnesses.clear();
         let text = format!("node {} has given up its replica: the group lives on other nodes", self.node.0);
         outlet.happened(Kind::Placement, Some(self.id), text);
     }

@@ -1,5 +1,6 @@
 //! Stories of three nodes: what clients see of changes of leader.
 
+use node::bulletin::Bulletin;
 use node::settings::Settings;
 use node::{GroupId, NodeId, SessionId};
 use stdx::Duration;
@@ -421,6 +422,55 @@ fn a_node_that_joins_does_not_let_go_of_whom_it_has_asked() {
     assert_eq!(hear_of(5), [NodeId(5), NodeId(7)]);
     assert_eq!(hear_of(7), [NodeId(5), NodeId(7)]);
     assert_eq!(hear_of(6), [NodeId(5), NodeId(6), NodeId(7)]);
+}
+
+/// A replica that the roster wants here gives up what it has after two seconds if a second member says that it was let
+/// go, and after half a minute if nobody but a single leader does.
+#[test]
+fn a_replica_that_was_let_go_asks_a_second_member() {
+    const AM_MEMBER: u8 = 45;
+    const NO_MEMBER: u8 = 46;
+    let bulletin = Bulletin {
+        group: GroupId(1),
+        leader: NodeId(7),
+        term: 3,
+        applied: 20,
+        last: 20,
+        voters: vec![7, 8],
+        ..Bulletin::default()
+    };
+    let mut told = vec![30];
+    bulletin.put(&mut told);
+    // Who answers, and up to which entry; and after how many seconds the replica is given up.
+    for (answer, expected_s) in
+        [(None, 30..=32), (Some((8, 20)), 2..=4), (Some((7, 20)), 30..=32), (Some((8, 0)), 30..=32)]
+    {
+        let mut host = Host::of_nodes(2, Settings::default(), 9, &[7, 8, 9]);
+        let mut asked = Vec::new();
+        let after_s = (1..60).find(|_| {
+            host.hear(NodeId(7), GroupId(0), &told);
+            host.settle();
+            let questions = host.sent.drain(..).filter(|(.., bytes)| bytes[0] == AM_MEMBER);
+            asked.extend(questions.map(|(to, ..)| to));
+            if let Some((witness, index)) = answer.filter(|_| !asked.is_empty()) {
+                host.hear(NodeId(witness), GroupId(1), &[NO_MEMBER, 1, index]);
+            }
+            host.pass(Duration::from_secs(1));
+            host.holds_nothing_of(GroupId(1))
+        });
+        assert!(after_s.is_some_and(|after_s| expected_s.contains(&after_s)), "{answer:?}: {after_s:?}");
+        assert!(!asked.is_empty() && asked.iter().all(|to| *to == NodeId(8)), "{asked:?}");
+    }
+}
+
+#[test]
+fn only_a_voter_says_that_another_node_is_no_member() {
+    let mut host = Host::of_nodes(2, Settings::default(), 7, &[7, 8]);
+    for (asks, is_told) in [(9, true), (8, false)] {
+        host.hear(NodeId(asks), GroupId(1), &[45, 1]);
+        let answer = host.sent.drain(..).find(|(.., bytes)| bytes[0] == 46);
+        assert_eq!(answer.is_some_and(|(to, ..)| to == NodeId(asks)), is_told, "{asks}");
+    }
 }
 
 #[test]

@@ -234,6 +234,11 @@ impl Host {
             .any(|found| found.id() == group && found.standing() == Standing::Serving)
     }
 
+    /// True if this node has given up what it had of a group.
+    pub fn holds_nothing_of(&self, group: GroupId) -> bool {
+        self.cores.iter().flat_map(Core::groups).any(|found| found.id() == group && found.is_vacant())
+    }
+
     /// The digest of a group's data and state here.
     pub fn digest(&self, group: GroupId) -> u64 {
         let mut groups = self.cores.iter().flat_map(Core::groups);
