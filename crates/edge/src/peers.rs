@@ -313,6 +313,8 @@ pub struct Peers {
     /// The cluster has removed this one, and the cores have been told.
     is_expelled: bool,
     next_token: usize,
+    /// At which host this node is found has to be learnt from others.
+    seeks_own_host: bool,
     /// How hard links are compressed, if they are.
     compression_level: Option<i32>,
     buffer: Vec<u8>,
@@ -361,6 +363,7 @@ impl Peers {
             removed: BTreeSet::new(),
             is_expelled: false,
             next_token,
+            seeks_own_host: false,
             compression_level,
             resolving: BTreeSet::new(),
             unaccepted: BTreeMap::new(),
@@ -372,6 +375,24 @@ impl Peers {
         };
         this.meet(contacts);
         Ok(this)
+    }
+
+    /// The first node that calls from another machine shows at which host this one is found.
+    pub fn learn_own_host(&mut self) {
+        self.seeks_own_host = true;
+    }
+
+    /// A member or an invited node has called at this address.
+    fn note_called_at(&mut self, address: io::Result<SocketAddr>) {
+        let Some(host) = address.ok().map(|address| address.ip().to_canonical()).filter(|host| !host.is_loopback())
+        else {
+            return;
+        };
+        if std::mem::take(&mut self.seeks_own_host) {
+            let host = if host.is_ipv6() { format!("[{host}]") } else { host.to_string() };
+            self.host.log.notice(&format!("other nodes reach this one at {host}; cluster-announce-ip says otherwise"));
+            self.tell_all(|| Event::FoundAt { host: host.clone() });
+        }
     }
 
     /// Serves until told to end.
@@ -1089,6 +1110,7 @@ impl Peers {
         }
         let Ok(decompressor) = hello.is_compressed.then(Decompressor::new).transpose() else { return Ok(false) };
         let Some(caller) = self.callers.remove(&token) else { return Ok(false) };
+        self.note_called_at(caller.wire.socket().local_addr());
         let is_for_core = hello.purpose == Purpose::Carry(Lane::Log);
         let inbound = Inbound::new(NodeId(hello.from), caller.wire, decompressor);
         self.inbound.insert(token, Heeded { inbound, is_for_core, life: hello.life, voice: hello.voice });
@@ -1164,6 +1186,8 @@ impl Peers {
             self.host.log.notice(&format!("invitation {name} lets in node {} from {from}", hello.from));
         }
         let _ = caller.wire.write_all(&answer);
+        let called_at = caller.wire.socket().local_addr();
+        self.note_called_at(called_at);
     }
 
     /// Reads what another node says. What is for a core goes to it with the first message, which shows which it is.

@@ -1,6 +1,7 @@
 //! The life of a server process: start, load, serve, stop.
 
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -219,7 +220,7 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     };
     let security = secure(&options.settings, credentials.as_ref())?;
     let links = Links::of(&options.settings, &security, credentials.as_ref());
-    let own = own_member(&options, cluster_port);
+    let (own, is_own_host_unknown) = own_member(&options, cluster_port);
 
     let mut polls = Vec::new();
     let mut mailboxes = Vec::new();
@@ -247,16 +248,20 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
         news,
     ));
     let process = process_facts(&options, &host, &identity, started)?;
-    let cores = start_cores(&options, &host, &identity, Arc::new(process), (own, seeds.clone()), polls)?;
+    let cores =
+        start_cores(&options, &host, &identity, Arc::new(process), (own, is_own_host_unknown, seeds.clone()), polls)?;
     let gathering = Gathering::new(host.desks.len());
     black_box::watch(Arc::clone(&host), gathering)?;
     metrics::serve(&host, metrics_listeners)?;
     console::serve(&host, console_listeners, &options.console)?;
     sentinel::serve(&host, sentinel_listeners, &options.sentinel)?;
     let life = entropy::random_id().map_err(system("read random numbers"))?;
-    let peers =
+    let mut peers =
         Peers::new(Arc::clone(&host), (identity, former), life, peer_poll, peer_listeners, seeds, compression_level)
             .map_err(system("watch the listeners"))?;
+    if is_own_host_unknown {
+        peers.learn_own_host();
+    }
     let peers = start("peers", move || peers.run())?;
     let leading = Leading::new(Arc::clone(&host), leading, &options.data_directory, identity.group_count);
     let leading = start("lead", move || leading.run())?;
@@ -394,32 +399,45 @@ fn client_port(options: &Options) -> u16 {
     if port == 0 || prefers_tls { tls_port } else { port }
 }
 
-/// Where this node is found.
-fn own_member(options: &Options, cluster_port: u16) -> Member {
-    let is_concrete = |address: &&str| !matches!(*address, "*" | "::*" | "0.0.0.0" | "::") && !address.is_empty();
-    let bound = options.listen.addresses.iter().map(|address| address.trim_start_matches('-'));
-    let host = match options.cluster.announce_host.as_str() {
-        "" => match bound.clone().find(is_concrete) {
-            Some(bound) if bound.contains(':') => format!("[{bound}]"),
-            Some(bound) => bound.to_owned(),
-            // Nothing is sent there: the system only says which way it would go.
-            None => peers::own_address_towards(match options.cluster.join.as_str() {
-                "" => "192.0.2.1:9",
-                join => join,
-            })
-            .unwrap_or_else(|_| "127.0.0.1".to_owned()),
-        },
-        host => host.to_owned(),
+/// Where this node is found, and whether its host is a guess that others know better.
+fn own_member(options: &Options, cluster_port: u16) -> (Member, bool) {
+    let (host, is_unknown) = match options.cluster.announce_host.as_str() {
+        "" => own_host(&options.listen.addresses, &options.cluster.join),
+        host => (host.to_owned(), false),
     };
     let announced = |place: usize, port: u16| match options.cluster.announce_ports[place] {
         0 => port,
         announced => announced,
     };
-    Member {
+    let member = Member {
         cluster_address: format!("{host}:{}", announced(1, cluster_port)),
         client_address: format!("{host}:{}", announced(0, client_port(options))),
         zone: options.settings.get("zone").to_owned(),
         ..Member::default()
+    };
+    (member, is_unknown)
+}
+
+/// The host at which other nodes reach one that listens at these addresses and joins that node, or none, as far as it
+/// can be found out; and whether it is unknown.
+fn own_host(addresses: &[String], join: &str) -> (String, bool) {
+    let bound = addresses.iter().map(|address| address.trim_start_matches('-'));
+    let bound: Vec<&str> = bound.filter(|address| !address.is_empty()).collect();
+    let is_wildcard = |address: &str| matches!(address, "*" | "::*" | "0.0.0.0" | "::");
+    let is_loopback = |host: &str| host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    let named = |host: &str| if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+    // Other machines do not reach the loopback addresses that are commonly bound as well.
+    if let Some(host) = bound.iter().find(|host| !is_wildcard(host) && !is_loopback(host)) {
+        return (named(host), false);
+    }
+    if let Some(host) = bound.first().filter(|_| !bound.iter().any(|host| is_wildcard(host))) {
+        return (named(host), false);
+    }
+    // Nothing is sent there: the system only says which way it would go.
+    match peers::own_address_towards(if join.is_empty() { "192.0.2.1:9" } else { join }) {
+        Ok(host) if !is_loopback(&host) => (named(&host), false),
+        // It has no way out, or joins a node of its own machine. Who comes from elsewhere shows the way.
+        _ => ("127.0.0.1".to_owned(), true),
     }
 }
 
@@ -706,7 +724,7 @@ fn start_cores(
     host: &Arc<Host>,
     identity: &Identity,
     process: Arc<ProcessFacts>,
-    (own, seeds): (Member, Vec<(NodeId, Member)>),
+    (own, is_own_host_unknown, seeds): (Member, bool, Vec<(NodeId, Member)>),
     polls: Vec<Poll>,
 ) -> Result<Vec<JoinHandle<()>>, Fault> {
     let settings = Arc::new(options.settings.clone());
@@ -725,6 +743,7 @@ fn start_cores(
             settings: Arc::clone(&settings),
             process: Arc::clone(&process),
             own: own.clone(),
+            is_own_host_unknown,
             seeds: seeds.clone(),
             stopwatch: clock::instant,
         };
@@ -1067,5 +1086,27 @@ impl Drop for PidFile {
             // Somebody may have removed it by hand.
             let _ = fs::remove_file(path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::own_host;
+
+    #[test]
+    fn a_node_is_found_where_others_reach_it() {
+        let found = |addresses: &[&str], join: &str| {
+            let addresses: Vec<String> = addresses.iter().map(|address| (*address).to_owned()).collect();
+            own_host(&addresses, join)
+        };
+        let known = |host: &str| (host.to_owned(), false);
+        assert_eq!(found(&["127.0.0.1", "-::1"], ""), known("127.0.0.1"));
+        assert_eq!(found(&["127.0.0.1", "-::1", "10.1.2.3"], ""), known("10.1.2.3"));
+        assert_eq!(found(&["0.0.0.0", "10.1.2.3"], ""), known("10.1.2.3"));
+        assert_eq!(found(&["127.0.0.1", "fd00::7"], ""), known("[fd00::7]"));
+        assert_eq!(found(&["node-1.example"], ""), known("node-1.example"));
+        // Whom it joins is on the same machine: that says nothing of where others are.
+        assert_eq!(found(&["0.0.0.0"], "127.0.0.1:17001"), ("127.0.0.1".to_owned(), true));
+        assert_eq!(found(&["*", "-::*"], "127.0.0.1:17001"), ("127.0.0.1".to_owned(), true));
     }
 }

@@ -41,6 +41,15 @@ pub fn is_zone(text: &str) -> bool {
 }
 
 impl Member {
+    /// Moves both addresses to another host; the ports stay. An IPv6 address stands in brackets.
+    pub fn move_to(&mut self, host: &str) {
+        for address in [&mut self.cluster_address, &mut self.client_address] {
+            if let Some((_, port)) = address.rsplit_once(':') {
+                *address = format!("{host}:{port}");
+            }
+        }
+    }
+
     /// What may be said of it at a level: zones came with level 2.
     #[must_use]
     pub fn known_at(&self, level: Level) -> Self {

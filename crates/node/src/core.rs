@@ -178,6 +178,8 @@ pub struct Context {
     pub process: Arc<ProcessFacts>,
     /// Where this node is found.
     pub own: Member,
+    /// At which host is not known: the roster knows better if this node stands in it.
+    is_own_host_unknown: bool,
     /// Who belongs to the cluster, as far as this node knows; empty for a node by itself.
     pub roster: Arc<Roster>,
     /// What leaders have said of their groups; kept by the first core.
@@ -258,6 +260,15 @@ pub struct Context {
 }
 
 impl Context {
+    /// Knows the cluster from now on, and by it at which host this node is found, where it does not know that itself.
+    fn take_roster(&mut self, roster: Arc<Roster>) {
+        let known = roster.get(self.node).filter(|_| self.is_own_host_unknown);
+        if let Some((host, _)) = known.and_then(|known| known.cluster_address.rsplit_once(':')) {
+            self.own.move_to(host);
+        }
+        self.roster = roster;
+    }
+
     /// What a request counts as.
     #[inline]
     pub(crate) fn asked(&mut self, known: Known, args: Args<'_>) -> Asked {
@@ -327,6 +338,7 @@ impl Core {
             settings,
             process,
             own,
+            is_own_host_unknown,
             seeds,
             stopwatch,
         } = options;
@@ -361,6 +373,7 @@ impl Core {
                 slowlog: Slowlog::default(),
                 process,
                 own,
+                is_own_host_unknown,
                 roster: Arc::default(),
                 bulletins: Bulletins::default(),
                 neighbours: Arc::default(),
@@ -613,6 +626,11 @@ impl Core {
             }
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
             Event::Expelled => self.be_expelled(actions),
+            Event::FoundAt { host } => {
+                self.context.own.move_to(&host);
+                self.context.is_own_host_unknown = false;
+                self.announce_at = now.instant;
+            }
             Event::Imposture { text } => self.note(timeline::Kind::Refusal, None, text, actions),
             Event::Reachable { node, levels } => {
                 self.hear_levels(node, levels);
@@ -1251,7 +1269,7 @@ impl Core {
                 if !roster.is_empty() {
                     self.become_clustered();
                 }
-                self.context.roster = roster;
+                self.context.take_roster(roster);
                 self.look_for_founded(actions);
                 self.look_at_slots();
                 if self.context.roster.is_removed(self.context.node) {
@@ -1364,7 +1382,7 @@ impl Core {
                 self.outbox.push(self.context.core, core, Mail::Roster(Arc::clone(&roster)));
             }
             actions.push(Action::Peers(roster.all().map(|(node, member)| (node, member.clone())).collect()));
-            self.context.roster = roster;
+            self.context.take_roster(roster);
         }
         if self.now.instant < self.announce_at {
             return;

@@ -326,6 +326,11 @@ pub enum Event<'a> {
         /// One line.
         text: String,
     },
+    /// Another node has reached this one at this host. Said to all cores, if [`CoreOptions::is_own_host_unknown`].
+    FoundAt {
+        /// An address; one of IPv6 in brackets.
+        host: String,
+    },
     /// The link to this node is up.
     Reachable {
         /// Which.
@@ -1021,6 +1026,9 @@ pub struct CoreOptions {
     pub process: Arc<ProcessFacts>,
     /// Where this node is found.
     pub own: Member,
+    /// At which host it is found by others is not known: what `own` says holds until the roster or another node knows
+    /// better.
+    pub is_own_host_unknown: bool,
     /// Nodes to be told of this one if it knows nobody yet.
     pub seeds: Vec<(NodeId, Member)>,
     /// A stopwatch for statistics only (SLOWLOG, INFO commandstats); the simulator's may stand still.

@@ -160,6 +160,7 @@ impl Universe {
                     seed: self.prng.draw(),
                     settings: Arc::clone(&settings),
                     process: Arc::clone(&process),
+                    is_own_host_unknown: false,
                     own: Member {
                         cluster_address: format!("machine:{}", machine + 1),
                         client_address: format!("machine:{}", machine + 1),

@@ -1,6 +1,7 @@
 //! Stories of three nodes: what clients see of changes of leader.
 
 use node::bulletin::Bulletin;
+use node::roster::{Member, Roster};
 use node::settings::Settings;
 use node::{GroupId, NodeId, SessionId};
 use stdx::Duration;
@@ -461,6 +462,40 @@ fn a_replica_that_was_let_go_asks_a_second_member() {
         assert!(after_s.is_some_and(|after_s| expected_s.contains(&after_s)), "{answer:?}: {after_s:?}");
         assert!(!asked.is_empty() && asked.iter().all(|to| *to == NodeId(8)), "{asked:?}");
     }
+}
+
+fn found_at(host: &str) -> Member {
+    let at = |port: u16| format!("{host}:{port}");
+    Member { cluster_address: at(17001), client_address: at(7001), ..Member::default() }
+}
+
+/// A node that listens everywhere and has no way out of its network guesses that it is found at a loopback address. The
+/// first that joins shows better, and after a restart the roster knows.
+#[test]
+fn a_node_that_does_not_know_where_it_is_found_learns_it() {
+    const ANNOUNCE: u8 = 8;
+    let joins = [ANNOUNCE, 2, 1, b'a', 1, b'b'];
+    let shown = |host: &mut Host| {
+        host.hear(NodeId(2), GroupId(0), &joins);
+        host.settle();
+        let client = host.connect(0);
+        host.run(client, "CLUSTER NODES")
+    };
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), None);
+    host.found_at("10.0.0.9");
+    let told = shown(&mut host);
+    assert!(told.contains("10.0.0.9:7001") && !told.contains("127.0.0.1"), "{told}");
+
+    let mut roster = Roster::default();
+    assert!(roster.enlist(NodeId(1), found_at("10.0.0.9")));
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), Some(roster));
+    let told = shown(&mut host);
+    assert!(told.contains("10.0.0.9:7001") && !told.contains("127.0.0.1"), "{told}");
+    // The machine has moved.
+    host.found_at("10.0.0.10");
+    host.pass(Duration::from_secs(10));
+    let told = shown(&mut host);
+    assert!(told.contains("10.0.0.10:7001") && !told.contains("10.0.0.9"), "{told}");
 }
 
 #[test]

@@ -86,9 +86,31 @@ impl Host {
     pub fn of_nodes(core_count: u16, settings: Settings, node: u64, voters: &[u64]) -> Self {
         // A node by itself has a directory of its own making.
         let floor = if voters.len() == 1 { stdx::Levels::KNOWN.highest } else { stdx::Level::FIRST };
-        let mut this = Self::before_it_reads(core_count, settings, node, &[], floor);
+        let mut this = Self::before_it_reads(core_count, settings, node, &[], floor, None);
         this.load(node, voters);
         this
+    }
+
+    /// A node of one core that does not know at which host others find it, alone or in a cluster that does know.
+    pub fn of_unknown_host(node: u64, own: &Member, roster: Option<Roster>) -> Self {
+        let mut this = Self::before_it_reads(1, Settings::default(), node, &[], stdx::Level::FIRST, Some(own));
+        let mut seed = GroupSeed::new(GroupId(0), NodeId(node), empty_keyspace());
+        seed.membership.voters = vec![node];
+        if let Some(roster) = roster {
+            seed.state = vec![0; 10];
+            roster.put(&mut seed.state);
+        }
+        this.step(0, Event::Loaded(Box::new(seed)));
+        this.settle();
+        this
+    }
+
+    /// Another node has reached this one at that host.
+    pub fn found_at(&mut self, host: &str) {
+        for core in 0..self.cores.len() {
+            self.step(core, Event::FoundAt { host: host.to_owned() });
+        }
+        self.settle();
     }
 
     /// A node before it has read its disk.
@@ -98,10 +120,17 @@ impl Host {
 
     /// The same for one that joins through these.
     pub fn unloaded_with_seeds(core_count: u16, settings: Settings, node: u64, seeds: &[u64]) -> Self {
-        Self::before_it_reads(core_count, settings, node, seeds, stdx::Level::FIRST)
+        Self::before_it_reads(core_count, settings, node, seeds, stdx::Level::FIRST, None)
     }
 
-    fn before_it_reads(core_count: u16, settings: Settings, node: u64, seeds: &[u64], floor: stdx::Level) -> Self {
+    fn before_it_reads(
+        core_count: u16,
+        settings: Settings,
+        node: u64,
+        seeds: &[u64],
+        floor: stdx::Level,
+        guess: Option<&Member>,
+    ) -> Self {
         let settings = Arc::new(settings);
         let group_count = u32::from(core_count);
         let mut this = Self {
@@ -136,7 +165,8 @@ impl Host {
                 seed: u64::from(core),
                 settings: Arc::clone(&settings),
                 process: Arc::new(ProcessFacts::default()),
-                own: Member::default(),
+                is_own_host_unknown: guess.is_some(),
+                own: guess.cloned().unwrap_or_default(),
                 seeds: seeds.iter().map(|node| (NodeId(*node), Member::default())).collect(),
                 stopwatch: || Instant::ZERO,
             }));

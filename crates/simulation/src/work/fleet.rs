@@ -199,6 +199,7 @@ impl Fleet {
                     seed: prng.draw(),
                     settings: Arc::clone(&settings),
                     process: Arc::clone(&process),
+                    is_own_host_unknown: false,
                     own: member(node),
                     seeds: Vec::new(),
                     stopwatch: || Instant::ZERO,
