@@ -4,6 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 use stdx::Prng;
 
@@ -117,7 +118,7 @@ fn a_node_with_a_flipped_bit_in_its_log_or_checkpoint_is_filled_again_by_the_oth
         options.environment.clear();
         for round in 0..3 {
             let server = Server::spawn(&cluster.options_of(node));
-            std::thread::sleep(std::time::Duration::from_millis(150 * round));
+            thread::sleep(std::time::Duration::from_millis(150 * round));
             server.kill();
         }
         cluster.restart(node);
@@ -149,8 +150,12 @@ fn a_second_damaged_node_is_refused_and_left_as_it_is() {
         flip(&log, records[records.len() / 2].0 + 40, 3);
     }
     let before = files_beneath(&cluster.data_folder(1));
-    for node in [1, 2] {
-        let (is_done, told) = repair(&cluster, node, 0, &[]);
+    // Each asks for half a minute whether the others come back.
+    let of = &cluster;
+    let asked = thread::scope(|scope| {
+        [1, 2].map(|node| scope.spawn(move || repair(of, node, 0, &[]))).map(|asked| asked.join().expect("a tool"))
+    });
+    for (node, (is_done, told)) in [1, 2].into_iter().zip(asked) {
         assert!(!is_done && told.contains("has no leader") && told.contains("nothing has been changed"), "{told}");
         assert!(told.contains("holdfast recover"), "{told}");
         let (is_done, told) = repair(&cluster, node, node, &[]);
