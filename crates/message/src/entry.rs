@@ -20,6 +20,7 @@
 //!        | BALANCE  is_on:u8
 //!        | FOUND    group count node*
 //!        | RISE     level
+//!        | FORGET   count(transaction) transaction*
 //!        | CONFIGURE count (len name len value)*
 //! words  = database argc len* bytes
 //! watch  = database len bytes version:u64le
@@ -76,12 +77,13 @@ const PLACE: u8 = 32;
 const BALANCE: u8 = 33;
 const FOUND: u8 = 34;
 const RISE: u8 = 37;
+const FORGET: u8 = 38;
 
 /// The level that brought a kind of item. An item that is new since level 1 is named here, and is begun with
 /// [`Builder::begin_item`], so that none of it comes into the log of a group that is not at its level yet.
 const fn level_of_item(kind: u8) -> Level {
     match kind {
-        RISE => Level(2),
+        RISE | FORGET => Level(2),
         _ => Level::FIRST,
     }
 }
@@ -339,6 +341,8 @@ pub enum Item<'a> {
     },
     /// From here on the group is at this level.
     Rise(Level),
+    /// Nobody will ask any more how these transactions ended.
+    Forget(Vec<TransactionId>),
 }
 
 /// Each is moved a few times on its way.
@@ -548,6 +552,13 @@ impl Builder {
     pub fn refuse(&mut self, transaction: TransactionId) {
         self.payload.push(REFUSE);
         transaction.put(&mut self.payload);
+    }
+
+    /// Adds that nobody will ask about these transactions any more.
+    pub fn forget(&mut self, transactions: &[TransactionId]) {
+        self.begin_item(FORGET);
+        leb128::put(&mut self.payload, transactions.len() as u64);
+        transactions.iter().for_each(|transaction| transaction.put(&mut self.payload));
     }
 
     /// Adds other limits of the forms of collections.
@@ -1016,6 +1027,7 @@ impl<'a> Reader<'a> {
             BALANCE => Item::Balance(self.byte() != 0),
             FOUND => Item::Found { group: GroupId(self.number() as u32), voters: read_nodes(self) },
             RISE => Item::Rise(Level(self.byte())),
+            FORGET => Item::Forget((0..self.number()).map(|_| TransactionId::read(self)).collect()),
             SCRIPT => {
                 let answer = self.bytes();
                 Item::Script { answer, commands: self.commands(Protocol::Resp2, Vec::new(), spans) }

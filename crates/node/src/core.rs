@@ -28,7 +28,8 @@ use crate::guilt::Guilt;
 use crate::happenings::LinkSeen;
 use crate::holders::HolderWait;
 use crate::letter::{
-    Claim, DeclinedScript, Letter, Locked, Mail, Origin, Piece, PlainKind, PlainRequest, Request, RequestBody,
+    Claim, DeclinedScript, InquiryKind, Letter, Locked, Mail, Origin, Piece, PlainKind, PlainRequest, Request,
+    RequestBody,
 };
 use crate::libraries::{self, Libraries};
 use crate::limits::{self, Slicing};
@@ -1237,8 +1238,8 @@ impl Core {
             Mail::Checkpoint(stage) => self.hearing.note_checkpoint(from, stage),
             Mail::Line(note) => self.take_line(note, actions),
             Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
-            Mail::Inquire { transaction, from: asker, node, group } => {
-                self.testify(transaction, asker, node, group, actions);
+            Mail::Inquire { transaction, from: asker, node, group, question } => {
+                self.testify(transaction, (asker, node), group, question, actions);
             }
             Mail::Testimony { transaction, group, from, fate } => {
                 if let Some(group) = self.group_mut(group) {
@@ -1737,15 +1738,19 @@ impl Core {
     fn testify(
         &mut self,
         transaction: TransactionId,
-        asker: GroupId,
-        node: NodeId,
+        (asker, node): (GroupId, NodeId),
         group: GroupId,
+        question: InquiryKind,
         actions: &mut Vec<Action>,
     ) {
+        let now = self.now;
         let is_serving = |group: &&mut Group| group.standing() == Standing::Serving;
-        let Some(fate) = self.group_mut(group).filter(is_serving).and_then(|group| group.testify(transaction)) else {
-            return;
+        let Some(asked) = self.group_mut(group).filter(is_serving) else { return };
+        let fate = match question {
+            InquiryKind::Fate => asked.testify(transaction),
+            InquiryKind::Ended => asked.has_ended(transaction, now),
         };
+        let Some(fate) = fate else { return };
         if node == self.context.node {
             let to = router::core_of(asker, self.context.core_count);
             let mail = Mail::Testimony { transaction, group: asker, from: group, fate };
@@ -1940,8 +1945,8 @@ impl Core {
                     self.relay.alive(claim, now.instant);
                 }
             }
-            Some(Wire::Inquire { transaction, from: asker, group }) => {
-                self.testify(transaction, asker, from, group, actions);
+            Some(Wire::Inquire { transaction, from: asker, group, question }) => {
+                self.testify(transaction, (asker, from), group, question, actions);
             }
             Some(Wire::Testify { transaction, group, from, fate }) => {
                 // A group speaks through its leader.

@@ -13,6 +13,8 @@ pub enum Defect {
     ForgottenAnswer,
     /// Locks of a gateway that is gone are kept.
     ForgottenLock,
+    /// It is forgotten that they were committed without asking who may still ask.
+    ForgottenOutcome,
     /// Checkpoints leave out those that are prepared.
     ForgottenPrepared,
     /// Checkpoints leave out what requests with an id were answered.

@@ -15,6 +15,7 @@ mod archive;
 mod bulletin;
 mod catch_up;
 mod doubt;
+mod endings;
 mod gateways;
 mod govern;
 mod leader;
@@ -1483,6 +1484,9 @@ impl Group {
 
     /// Takes another participant's word on a transaction that this group holds without a gateway.
     pub fn hear(&mut self, transaction: TransactionId, from: GroupId, fate: Fate) {
+        if fate == Fate::Ended {
+            return self.note_ending(transaction, from);
+        }
         let Some(prepared) = self.state.prepared().get(&transaction) else { return };
         let Some(inquiry) = self.leader.inquiries.get_mut(&transaction).filter(|inquiry| !inquiry.is_decided) else {
             return;
@@ -1490,6 +1494,7 @@ impl Group {
         let commit = match fate {
             Fate::Committed => true,
             Fate::Refused => false,
+            Fate::Ended => return,
             Fate::Prepared => {
                 if !inquiry.prepared_by.contains(&from.0) {
                     inquiry.prepared_by.push(from.0);
@@ -1695,6 +1700,7 @@ impl Group {
         if self.is_serving {
             self.look_after_transactions(now, outlet);
             self.look_after_gateways(now, outlet);
+            self.look_after_endings(now, outlet);
             if !self.leader.inquiries.is_empty() {
                 self.ask_about_prepared(now, outlet);
             }

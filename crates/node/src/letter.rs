@@ -246,6 +246,8 @@ pub enum Mail {
         node: NodeId,
         /// Who is asked.
         group: GroupId,
+        /// What is asked.
+        question: InquiryKind,
     },
     /// The answer to an inquiry.
     Testimony {
@@ -695,6 +697,15 @@ pub enum Resolution {
     Abort,
 }
 
+/// What one participant of a transaction asks another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InquiryKind {
+    /// What becomes of it?
+    Fate,
+    /// It was committed; have you ended it?
+    Ended,
+}
+
 /// What a group knows of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
@@ -704,6 +715,9 @@ pub enum Fate {
     Committed,
     /// It will never make the changes.
     Refused,
+    /// It has made the changes, which others have made, too, and will not ask about it. Since level 2, and only told to
+    /// who asks for that.
+    Ended,
 }
 
 #[cfg(test)]

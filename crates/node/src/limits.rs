@@ -464,6 +464,22 @@ pub const MOVE_LARGE_RETRY: Duration = Duration::from_secs(60);
 /// one for.
 pub const MOVE_AGAIN: Duration = Duration::from_secs(1);
 
+/// How often a leader looks for transactions whose end can be forgotten.
+pub const ENDINGS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a commit is known to a leader before the other participants are asked whether they have ended it, too: a
+/// gateway that lives says so earlier.
+pub const COMMIT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long a refusal is kept. Locks that were granted to the transaction have lapsed by then.
+pub const REFUSAL_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Participants asked at a time whether they have ended a transaction.
+pub const ENDINGS_ASKED_MAX: usize = 256;
+
+/// Transactions that one item forgets.
+pub const FORGOTTEN_PER_ITEM_MAX: usize = 1024;
+
 /// How often a leader asks about a prepared transaction without a gateway.
 pub const INQUIRY_INTERVAL: Duration = Duration::from_millis(200);
 

@@ -10,7 +10,7 @@ use crate::core::Context;
 use crate::entry::put_words;
 use crate::event::{Action, CoreId, GroupId, Lane, Level, NodeId};
 use crate::group::{Committed, Observed, Proof};
-use crate::letter::{Letter, Mail, Origin, Piece, PlainRequest, RequestBody};
+use crate::letter::{InquiryKind, Letter, Mail, Origin, Piece, PlainRequest, RequestBody};
 use crate::limits;
 use crate::pubsub;
 use crate::relay::Step;
@@ -280,15 +280,27 @@ impl Outlet<'_> {
     /// Asks another participant, wherever it is led, about a transaction without a gateway. What gets lost is asked
     /// again.
     pub fn inquire(&mut self, transaction: TransactionId, from: GroupId, group: GroupId) {
+        self.ask_participant(transaction, from, group, InquiryKind::Fate);
+    }
+
+    /// Asks another participant of a transaction that was committed whether it has ended it, too. What gets lost is
+    /// asked again.
+    pub fn ask_whether_ended(&mut self, transaction: TransactionId, from: GroupId, group: GroupId) {
+        if self.context.routes.len() > group.0 as usize {
+            self.ask_participant(transaction, from, group, InquiryKind::Ended);
+        }
+    }
+
+    fn ask_participant(&mut self, transaction: TransactionId, from: GroupId, group: GroupId, question: InquiryKind) {
         let own = self.context.node;
         match self.context.routes[group.0 as usize].leader {
             Some(leader) if leader != own => {
-                let bytes = wire::encode_inquiry(transaction, from, group);
+                let bytes = wire::encode_inquiry(transaction, from, group, question);
                 self.send(leader, group, Lane::Log, bytes);
             }
             _ => {
                 let core = self.core_of(group);
-                self.mail(core, Mail::Inquire { transaction, from, node: own, group });
+                self.mail(core, Mail::Inquire { transaction, from, node: own, group, question });
             }
         }
     }

@@ -46,6 +46,7 @@ impl Touched {
                 Item::Prepare { .. }
                 | Item::Resolve { .. }
                 | Item::Refuse { .. }
+                | Item::Forget(_)
                 | Item::Tick
                 | Item::Limits(_)
                 | Item::Libraries(_)

@@ -6,7 +6,7 @@
 //! ANSWER   boot group number  place  toll  proof  bytes
 //! REFUSED  boot group number
 //! ALIVE    boot group number
-//! INQUIRE  transaction  asking group  asked group
+//! INQUIRE  transaction  asking group  asked group  [1, if asked whether it has ended]
 //! TESTIFY  transaction  asking group  asked group  fate
 //! ASK      gateway  asking group
 //! LIFE     gateway  asking group  1 if it lives, 0 if another has taken its place
@@ -47,7 +47,9 @@ use crate::bulletin::Bulletin;
 use crate::entry::{Answered, Durability, Effect, RequestId, Taken, Watch, put_bytes, put_prepared};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::{Declined, Proof};
-use crate::letter::{Claim, Fate, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution, ScriptRequest};
+use crate::letter::{
+    Claim, Fate, InquiryKind, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution, ScriptRequest,
+};
 use crate::locks::Grant;
 use crate::nearby::Place;
 use crate::neighbours::Vitals;
@@ -86,6 +88,8 @@ const ALIVE: u8 = 12;
 const INQUIRE: u8 = 13;
 const TESTIFY: u8 = 14;
 const ASK: u8 = 15;
+/// Behind an INQUIRE.
+const ENDED: u8 = 1;
 const LIFE: u8 = 16;
 const BULLETIN: u8 = 30;
 const TIMELINE: u8 = 40;
@@ -137,6 +141,8 @@ pub enum Wire<'a> {
         from: GroupId,
         /// Who is asked.
         group: GroupId,
+        /// What is asked.
+        question: InquiryKind,
     },
     /// This.
     Testify {
@@ -519,11 +525,14 @@ pub fn encode_to_gateway(mail: &Mail) -> Option<Vec<u8>> {
 }
 
 /// A question about a transaction without a gateway.
-pub fn encode_inquiry(transaction: TransactionId, from: GroupId, group: GroupId) -> Vec<u8> {
+pub fn encode_inquiry(transaction: TransactionId, from: GroupId, group: GroupId, question: InquiryKind) -> Vec<u8> {
     let mut out = vec![INQUIRE];
     transaction.put(&mut out);
     leb128::put(&mut out, u64::from(from.0));
     leb128::put(&mut out, u64::from(group.0));
+    if question == InquiryKind::Ended {
+        out.push(ENDED);
+    }
     out
 }
 
@@ -537,6 +546,7 @@ pub fn encode_testimony(transaction: TransactionId, group: GroupId, from: GroupI
         Fate::Prepared => 0,
         Fate::Committed => 1,
         Fate::Refused => 2,
+        Fate::Ended => 3,
     });
     out
 }
@@ -698,7 +708,12 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         INQUIRE => {
             let transaction = take_transaction(&mut rest)?;
             let (from, group) = (take_group(&mut rest)?, take_group(&mut rest)?);
-            Some(Wire::Inquire { transaction, from, group })
+            let question = match rest {
+                [] => InquiryKind::Fate,
+                [ENDED] => InquiryKind::Ended,
+                _ => return None,
+            };
+            Some(Wire::Inquire { transaction, from, group, question })
         }
         TESTIFY => {
             let transaction = take_transaction(&mut rest)?;
@@ -707,6 +722,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
                 0 => Fate::Prepared,
                 1 => Fate::Committed,
                 2 => Fate::Refused,
+                3 => Fate::Ended,
                 _ => return None,
             };
             Some(Wire::Testify { transaction, group, from, fate })

@@ -133,6 +133,8 @@ enum CanaryName {
     ForgottenAnswer,
     /// Keep the locks of a node that is gone.
     ForgottenLock,
+    /// Forget that a transaction was committed without asking who may still ask: with --levels.
+    ForgottenOutcome,
     /// Leave prepared transactions out of checkpoints.
     ForgottenPrepared,
     /// Leave the answers to requests with an id out of checkpoints: with --repeats.
@@ -182,6 +184,7 @@ impl CanaryName {
             Self::ForgottenRead => Canary::ForgottenRead,
             Self::ForgottenAnswer => Canary::ForgottenAnswer,
             Self::ForgottenLock => Canary::ForgottenLock,
+            Self::ForgottenOutcome => Canary::ForgottenOutcome,
             Self::ForgottenPrepared => Canary::ForgottenPrepared,
             Self::ForgottenRequestIds => Canary::ForgottenRequestIds,
             Self::LongLease => Canary::LongLease,

@@ -698,6 +698,9 @@ impl Universe {
                     let power = self.prng.chance(2, 3);
                     self.at(when, What::StepCrash { machine, life, power });
                 }
+                if append.entries.iter().any(forgets_an_outcome) {
+                    self.probes.reach("the outcome of a transaction was forgotten");
+                }
                 let process = self.machines[machine].process.as_mut().expect("it is alive");
                 let bytes: usize = append.entries.iter().map(|entry| entry.data.len()).sum();
                 process.cores[usize::from(core)].logged_bytes += bytes as u64;
@@ -1354,13 +1357,25 @@ fn waiting_bytes(queue: &VecDeque<Order>) -> usize {
 
 /// True if an entry holds a step of a transaction over groups.
 fn is_step_of_transaction(entry: &Entry) -> bool {
+    has_item(entry, |item| {
+        matches!(item, Item::Prepare { .. } | Item::Resolve { .. } | Item::Install { .. } | Item::Forget(_))
+    })
+}
+
+/// True if an entry says that nobody will ask about a transaction any more.
+fn forgets_an_outcome(entry: &Entry) -> bool {
+    node::entry::level(&entry.data) > Level::FIRST && has_item(entry, |item| matches!(item, Item::Forget(_)))
+}
+
+/// True if an entry holds such an item.
+fn has_item(entry: &Entry, is_such: impl Fn(&Item<'_>) -> bool) -> bool {
     if entry.kind != EntryKind::Normal {
         return false;
     }
     let Some((_, mut reader)) = node::entry::open(&entry.data) else { return false };
     let mut spans = Vec::new();
     while let Some(item) = reader.item(&mut spans) {
-        if matches!(item, Item::Prepare { .. } | Item::Resolve { .. } | Item::Install { .. }) {
+        if is_such(&item) {
             return true;
         }
     }
@@ -1384,6 +1399,7 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::ForgottenRead => Some(Defect::ForgottenRead),
         Canary::ForgottenAnswer => Some(Defect::ForgottenAnswer),
         Canary::ForgottenLock => Some(Defect::ForgottenLock),
+        Canary::ForgottenOutcome => Some(Defect::ForgottenOutcome),
         Canary::ForgottenPrepared => Some(Defect::ForgottenPrepared),
         Canary::ForgottenRequestIds => Some(Defect::ForgottenRequestIds),
         Canary::EarlyCopy => Some(Defect::EarlyCopy),

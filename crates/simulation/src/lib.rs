@@ -55,6 +55,8 @@ pub enum Canary {
     ForgottenAnswer,
     /// Locks of a gateway that is gone are kept.
     ForgottenLock,
+    /// It is forgotten that a transaction was committed without asking who may still ask.
+    ForgottenOutcome,
     /// Checkpoints leave out the transactions that are prepared.
     ForgottenPrepared,
     /// Checkpoints leave out what requests with an id were answered.

@@ -504,8 +504,12 @@ impl State {
             Item::Refuse { transaction } => {
                 // It may have been prepared between the question and this entry.
                 if !self.prepared.contains_key(&transaction) && self.outcome(transaction).is_none() {
-                    self.outcomes.entry(transaction.gateway).or_default().insert(transaction.number, false);
+                    self.outcomes.note(transaction, false, None);
                 }
+                What::Nothing
+            }
+            Item::Forget(transactions) => {
+                transactions.into_iter().for_each(|transaction| self.outcomes.forget(transaction));
                 What::Nothing
             }
         }
@@ -538,11 +542,11 @@ impl State {
                 }
                 self.bury(imports);
             }
-            self.outcomes.entry(transaction.gateway).or_default().insert(transaction.number, is_committed);
+            // A checkpoint of level 1 has no place for them.
+            let participants = (self.level > Level::FIRST).then_some(participants);
+            self.outcomes.note(transaction, is_committed, participants);
         }
-        if let Some(known) = self.outcomes.get_mut(&transaction.gateway) {
-            known.retain(|number, _| *number >= low_water);
-        }
+        self.outcomes.settle(transaction.gateway, low_water);
         moved
     }
 

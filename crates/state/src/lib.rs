@@ -20,6 +20,7 @@ pub mod cut;
 mod echoes;
 mod effects;
 pub mod observe;
+mod outcomes;
 mod part;
 mod recorder;
 pub mod recovery;
@@ -35,7 +36,7 @@ use message::libraries::Libraries;
 use message::parameters::Parameters;
 use message::roster::Roster;
 use message::slots::SlotMap;
-use message::{GatewayId, GroupId, TransactionId};
+use message::{GroupId, TransactionId};
 use resp::{Args, Span, Writer};
 use stdx::slot::{SLOT_COUNT, Slot, slot_of};
 use stdx::{Level, Levels, UnixMillis};
@@ -46,14 +47,12 @@ pub use reply_cache::{Lookup, ReplyCache};
 pub use request_ids::{Known, RequestIds};
 
 use echoes::Echoes;
+use outcomes::Outcomes;
 use part::Part;
 use recorder::Recorder;
 
 /// Values of a transaction that have been read in before its entry is applied, by database and key.
 pub type Imports = BTreeMap<(u16, Vec<u8>), Imported>;
-
-/// Transactions whose end is known, with whether they were committed, by gateway and number.
-type Outcomes = BTreeMap<GatewayId, BTreeMap<u64, bool>>;
 
 /// A place in a log: an entry's index and the term in which it was proposed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -131,7 +130,7 @@ macro_rules! parts {
         [
             &$($mutable)? $state.moment as &$($mutable)? dyn Part,
             &$($mutable)? $state.prepared,
-            &$($mutable)? $state.outcomes,
+            &$($mutable)? $state.outcomes.known,
             &$($mutable)? $state.roster,
             &$($mutable)? $state.replies,
             &$($mutable)? $state.libraries,
@@ -140,6 +139,7 @@ macro_rules! parts {
             &$($mutable)? $state.echoes,
             &$($mutable)? $state.request_ids,
             &$($mutable)? $state.level,
+            &$($mutable)? $state.outcomes.participants,
         ]
     };
 }
@@ -157,7 +157,7 @@ impl State {
             keyspace,
             moment: Moment::default(),
             prepared: BTreeMap::new(),
-            outcomes: Outcomes::new(),
+            outcomes: Outcomes::default(),
             roster: Roster::default(),
             replies: ReplyCache::default(),
             libraries: Arc::default(),
@@ -344,7 +344,13 @@ impl State {
 
     /// Whether a transaction was committed, if its end is known here.
     pub fn outcome(&self, transaction: TransactionId) -> Option<bool> {
-        self.outcomes.get(&transaction.gateway)?.get(&transaction.number).copied()
+        self.outcomes.look(transaction)
+    }
+
+    /// The transactions whose end is known here, with whether they were committed, and the groups that took part; none
+    /// of them if that is not known.
+    pub fn outcomes(&self) -> impl Iterator<Item = (TransactionId, bool, &[u32])> {
+        self.outcomes.iter()
     }
 
     /// What has been answered to numbered requests.

@@ -15,7 +15,7 @@ use stdx::{Level, UnixMillis, leb128};
 use crate::echoes::Echoes;
 use crate::reply_cache::ReplyCache;
 use crate::request_ids::RequestIds;
-use crate::{Imports, Outcomes, Prepared};
+use crate::{Imports, Prepared};
 
 /// A part of what replicas agree on.
 pub(crate) trait Part {
@@ -56,30 +56,6 @@ impl Part for BTreeMap<TransactionId, Prepared> {
             let transaction = TransactionId::read(reader);
             let (participants, effects) = reader.prepared();
             self.insert(transaction, Prepared { participants, effects, imports: Imports::new() });
-        }
-    }
-
-    fn clear(&mut self) {
-        *self = Self::new();
-    }
-}
-
-impl Part for Outcomes {
-    fn save(&self, out: &mut Vec<u8>) {
-        leb128::put(out, self.values().map(|known| known.len() as u64).sum());
-        for (gateway, known) in self {
-            for (number, is_committed) in known {
-                TransactionId { gateway: *gateway, number: *number }.put(out);
-                out.push(u8::from(*is_committed));
-            }
-        }
-    }
-
-    fn load(&mut self, reader: &mut Reader<'_>) {
-        for _ in 0..reader.number() {
-            let TransactionId { gateway, number } = TransactionId::read(reader);
-            let is_committed = reader.byte() == 1;
-            self.entry(gateway).or_default().insert(number, is_committed);
         }
     }
 

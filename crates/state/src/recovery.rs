@@ -82,7 +82,7 @@ impl State {
         for transaction in prepared {
             self.resolve(transaction, judged[&transaction].is_committed(), 0);
         }
-        self.outcomes = Outcomes::new();
+        self.outcomes = Outcomes::default();
         self.replies = ReplyCache::default();
         self.echoes = crate::Echoes::default();
         if self.group == GroupId(0) {

@@ -10,7 +10,7 @@ use keyspace::Moment;
 use stdx::Instant;
 
 use super::pace::Pace;
-use super::{DeferredRead, Held, Inquiry, ReadRound, Waiter, gateways, moving, relief, transfer};
+use super::{DeferredRead, Held, Inquiry, ReadRound, Waiter, endings, gateways, moving, relief, transfer};
 use crate::blocking::Lines;
 use crate::entry::Builder;
 use crate::locks::Locks;
@@ -47,6 +47,8 @@ pub(crate) struct Leader {
     pub(super) held_sessions: BTreeSet<(u64, u64)>,
     /// What is asked about transactions that were prepared and have no gateway.
     pub(super) inquiries: BTreeMap<TransactionId, Inquiry>,
+    /// Transactions that have ended here and about which others may still ask.
+    pub(super) endings: endings::Endings,
     /// Clients that wait for data.
     pub(crate) lines: Lines,
     /// Number of the last request heard from each gateway.
@@ -106,6 +108,7 @@ impl Leader {
             held: VecDeque::new(),
             held_sessions: BTreeSet::new(),
             inquiries: BTreeMap::new(),
+            endings: endings::Endings::default(),
             lines: Lines::default(),
             streams: BTreeMap::new(),
             heard: BTreeMap::new(),

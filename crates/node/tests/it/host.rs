@@ -198,6 +198,21 @@ impl Host {
         self.step(core, Event::Loaded(Box::new(seed)));
     }
 
+    /// The log of one core's group has been read: it holds these entries.
+    pub fn load_log(&mut self, core: usize, node: u64, entries: Vec<Entry>) {
+        let mut seed = GroupSeed::new(GroupId(core as u32), NodeId(node), empty_keyspace());
+        seed.hard_state.term = entries.last().map_or(0, |last| last.term);
+        self.logs.insert(GroupId(core as u32), GroupLog { saved: Vec::new(), entries: entries.clone() });
+        seed.entries = entries;
+        self.step(core, Event::Loaded(Box::new(seed)));
+    }
+
+    /// Transactions over groups whose end a group here keeps.
+    pub fn outcome_count(&self, group: GroupId) -> usize {
+        let mut groups = self.cores.iter().flat_map(Core::groups);
+        groups.find(|found| found.id() == group).expect("it is there").outcome_count()
+    }
+
     /// Gives each group's log to a bare state, half of it by way of a checkpoint, and compares what comes of it with
     /// what the serving group holds.
     fn replay(&self) {

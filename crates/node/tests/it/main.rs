@@ -12,6 +12,7 @@ mod host;
 mod large;
 mod monitor;
 mod nearby;
+mod outcomes;
 mod pubsub;
 #[path = "../../../keyspace/tests/commands/reference.rs"]
 #[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the reference lives in real time")]

@@ -149,9 +149,24 @@ fn versions_are_rolled_and_the_level_is_raised_under_all_faults() {
         assert_eq!(outcome.failure, None, "seed {seed}");
         probes.add(&outcome.probes);
     }
-    for name in ["a node was upgraded", "a node went back to the older version", "the level was raised"] {
+    for name in [
+        "a node was upgraded",
+        "a node went back to the older version",
+        "the level was raised",
+        "the outcome of a transaction was forgotten",
+    ] {
         assert!(probes.count(name) > 0, "never: {name}");
     }
+}
+
+/// A participant that asks late is told that what others have committed never was.
+#[test]
+fn a_commit_that_is_forgotten_while_others_may_ask_is_caught() {
+    let caught = (16..80).any(|seed| {
+        let canary = Some(Canary::ForgottenOutcome);
+        run(&Plan { levels: true, canary, ..plan(seed, 3, Durability::Always) }).failure.is_some()
+    });
+    assert!(caught);
 }
 
 #[test]

@@ -201,7 +201,8 @@ fn a_level_comes_with_the_log_and_is_saved_where_an_older_version_expects_nothin
     assert_eq!(first.level(), Level(2));
     assert_ne!(first.digest(), digest_before);
     let saved = first.save();
-    assert_eq!(saved.len(), saved_before.len() + 1, "at level 1 there is nothing that an older version does not know");
+    // The level, and that no participants of transactions are kept.
+    assert_eq!(saved.len(), saved_before.len() + 2, "at level 1 there is nothing that an older version does not know");
     let mut second = state();
     second.replace(keyspace(), &saved, first.applied());
     assert_eq!(second.level(), Level(2));
@@ -312,4 +313,44 @@ fn a_transaction_that_was_refused_is_not_prepared() {
     assert!(state.prepared().is_empty());
     assert_eq!(state.outcome(transaction), Some(false));
     assert_eq!(witness.seen, ["Nothing", "Prepared"]);
+}
+
+#[test]
+fn how_transactions_ended_is_kept_until_nobody_asks_with_participants_above_level_1() {
+    for level in [Level::FIRST, Level(2)] {
+        let mut log = Log::default();
+        let mut state = state();
+        if level > Level::FIRST {
+            state.apply(log.entry(1, |builder| builder.rise(level)), &mut Ignored);
+        }
+        let transaction = |number| TransactionId { gateway: GATEWAY, number };
+        let effects = [Effect::Key { database: 0, key: b"a".to_vec(), exported: None }];
+        for (number, is_committed) in [(3, true), (4, false), (5, true)] {
+            let prepared = log.entry(1, |builder| builder.prepare(transaction(number), &[0, 1], &effects));
+            state.apply(prepared, &mut Ignored);
+            let resolved = log.entry(1, |builder| builder.resolve(transaction(number), is_committed, 0));
+            state.apply(resolved, &mut Ignored);
+        }
+        let kept = |state: &State| -> Vec<_> {
+            let outcomes = state.outcomes();
+            outcomes.map(|(id, is_committed, groups)| (id.number, is_committed, groups.to_vec())).collect()
+        };
+        let groups = if level > Level::FIRST { vec![0, 1] } else { Vec::new() };
+        assert_eq!(kept(&state), [(3, true, groups.clone()), (4, false, Vec::new()), (5, true, groups.clone())]);
+        let mut copy = State::new(GroupId(0), 2, keyspace());
+        copy.load(&state.save(), state.applied());
+        assert_eq!((kept(&copy), copy.digest()), (kept(&state), state.digest()));
+        if level > Level::FIRST {
+            let forgotten = log.entry(1, |builder| {
+                builder.set_level(level);
+                builder.forget(&[transaction(4), transaction(5)]);
+            });
+            state.apply(forgotten, &mut Ignored);
+            assert_eq!(kept(&state), [(3, true, groups)]);
+        }
+        state.apply(log.entry(1, |builder| builder.resolve(transaction(9), true, 9)), &mut Ignored);
+        assert_eq!(kept(&state), [], "its gateway has said that all groups have ended them");
+        copy.load(&state.save(), state.applied());
+        assert_eq!(copy.digest(), state.digest());
+    }
 }

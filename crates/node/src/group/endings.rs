@@ -1,0 +1,120 @@
+//! When it can be forgotten how transactions over groups have ended.
+//!
+//! A gateway says with each transaction that it ends up to which number all groups have ended theirs; what lies below is
+//! forgotten. One that dies leaves what it had not come to. Nothing but the other participants can tell that nobody
+//! will ask about that: one that still holds such a transaction prepared asks as soon as it has a leader, which may be
+//! after days. So the leader asks them, and when each has said that it has ended the transaction, an item of the log
+//! says that it can be forgotten. A participant that does not answer keeps it.
+//!
+//! A refusal is different. Who asks about one that has been forgotten is refused once more. It is kept for the
+//! transaction itself, should it still come to be prepared; but that takes the locks that it was granted here, which
+//! only the leader that has granted them knows. When it has none, it comes too late for ever.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stdx::Instant;
+
+use super::{Group, Waiter};
+use crate::defect::Defect;
+use crate::event::{GroupId, Now, Room};
+use crate::letter::Fate;
+use crate::limits;
+use crate::outlet::Outlet;
+use crate::transaction::TransactionId;
+
+/// The level at which participants are asked, and the log takes the item.
+const SINCE: stdx::Level = stdx::Level(2);
+
+/// What a leader knows of transactions that have ended in its group.
+#[derive(Debug, Default)]
+pub(super) struct Endings {
+    looked: Option<Instant>,
+    /// Behind which participants are asked next: where some do not answer, others have their turn.
+    asked_to: Option<TransactionId>,
+    known: BTreeMap<TransactionId, Ending>,
+}
+
+#[derive(Debug)]
+struct Ending {
+    /// Since when this leader knows that it has ended here.
+    since: Instant,
+    /// Other participants that have ended it.
+    ended_in: BTreeSet<u32>,
+    /// The log says that it can be forgotten, or soon will.
+    is_logged: bool,
+}
+
+impl Group {
+    /// Asks about what has ended here some time ago, and lets go of what nobody will ask about.
+    pub(super) fn look_after_endings(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let endings = &mut self.leader.endings;
+        let is_due = endings.looked.is_none_or(|looked| now.instant.since(looked) >= limits::ENDINGS_INTERVAL);
+        if !is_due || outlet.context.level < SINCE || self.state.level() < SINCE {
+            return;
+        }
+        endings.looked = Some(now.instant);
+        endings.known.retain(|transaction, _| self.state.outcome(*transaction).is_some());
+        let (mut forgotten, mut asked_count) = (Vec::new(), 0);
+        let asked_to = endings.asked_to.take();
+        for (transaction, is_committed, participants) in self.state.outcomes() {
+            let new = || Ending { since: now.instant, ended_in: BTreeSet::new(), is_logged: false };
+            let ending = endings.known.entry(transaction).or_insert_with(new);
+            let age = now.instant.since(ending.since);
+            if ending.is_logged || forgotten.len() == limits::FORGOTTEN_PER_ITEM_MAX {
+                continue;
+            }
+            let is_over = if !is_committed {
+                age >= limits::REFUSAL_PATIENCE && !self.leader.locks.is_held_by(transaction)
+            } else if self.defect == Some(Defect::ForgottenOutcome) {
+                true
+            } else if participants.is_empty() || age < limits::COMMIT_PATIENCE {
+                false // it is from a time when participants were not kept, or its gateway will see to it
+            } else {
+                let is_open = |group: &&u32| **group != self.id.0 && !ending.ended_in.contains(*group);
+                let open: Vec<u32> = participants.iter().filter(is_open).copied().collect();
+                if asked_count < limits::ENDINGS_ASKED_MAX && asked_to.is_none_or(|last| last < transaction) {
+                    asked_count += open.len();
+                    endings.asked_to = (asked_count >= limits::ENDINGS_ASKED_MAX).then_some(transaction);
+                    open.iter().for_each(|group| outlet.ask_whether_ended(transaction, self.id, GroupId(*group)));
+                }
+                open.is_empty()
+            };
+            if is_over {
+                forgotten.push(transaction);
+            }
+        }
+        if forgotten.is_empty() || outlet.context.room != Room::Enough {
+            return;
+        }
+        for transaction in &forgotten {
+            if let Some(ending) = endings.known.get_mut(transaction) {
+                ending.is_logged = true;
+            }
+        }
+        self.leader.builder.forget(&forgotten);
+        self.leader.waiters.push(Waiter::Silent);
+    }
+
+    /// Another participant has ended a transaction.
+    pub(super) fn note_ending(&mut self, transaction: TransactionId, from: GroupId) {
+        if let Some(ending) = self.leader.endings.known.get_mut(&transaction) {
+            ending.ended_in.insert(from.0);
+        }
+    }
+
+    /// Tells a participant that has committed a transaction whether this one has ended it, too. There is no answer until
+    /// it has; the asker asks again.
+    ///
+    /// What was committed had been prepared here before. So if all is applied that is committed, and there is nothing
+    /// prepared, it has ended; one that does not know yet that another leads might lack both.
+    pub(crate) fn has_ended(&self, transaction: TransactionId, now: Now) -> Option<Fate> {
+        let knows_all = (self.is_alone() || self.replica.has_lease(now.instant))
+            && self.applied() >= self.replica.committed_index();
+        (knows_all && !self.state.prepared().contains_key(&transaction)).then_some(Fate::Ended)
+    }
+
+    /// How many transactions there are whose end the group keeps.
+    pub fn outcome_count(&self) -> usize {
+        self.state.outcomes().count()
+    }
+}
