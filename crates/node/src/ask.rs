@@ -1,6 +1,6 @@
 //! Questions to every core of the node, and their answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use command::{Join, Refusal};
 use keyspace::DataCommand;
@@ -130,8 +130,13 @@ impl Core {
             Question::InstallUsers(users) if self.context.shares_users() => {
                 return self.wish_for_users(question_id, pending, Wish::All(users), actions);
             }
-            question @ (Question::Debug { .. } | Question::Digest) if self.context.is_clustered => {
-                return self.ask_where_leaders_are(question_id, pending, question);
+            question @ (Question::Debug { .. }
+            | Question::Digest
+            | Question::KeysOfSlot { .. }
+            | Question::SlotKeys { .. })
+                if self.context.is_clustered =>
+            {
+                return self.ask_where_leaders_are(question_id, pending, question, actions);
             }
             question => question,
         };
@@ -254,23 +259,45 @@ impl Core {
         self.flush_relay(actions);
     }
 
-    /// DEBUG looks at the replicas of its own node. They must have applied what its client has been answered.
-    fn ask_where_leaders_are(&mut self, id: u64, mut pending: Pending, question: Question) {
+    /// DEBUG, and who asks for the keys of slots, looks at the replicas of its own node. They must have applied what
+    /// has been acknowledged by whatever node.
+    fn ask_where_leaders_are(&mut self, id: u64, mut pending: Pending, question: Question, actions: &mut Vec<Action>) {
         let group_count = self.context.slots.group_count();
-        pending.awaiting = Some(question);
-        pending.answers = (0..group_count).map(|_| None).collect();
+        let of_slots = |first, last| (first..=last).map(|slot| self.context.slots.group_of_slot(Slot(slot)));
+        let is_led_here = |group: &GroupId| self.context.routes[group.0 as usize].leader == Some(self.context.node);
+        let asked: BTreeSet<GroupId> = match question {
+            Question::KeysOfSlot { slot, .. } => of_slots(slot, slot).collect(),
+            // Of the others nothing is told.
+            Question::SlotKeys { first, last, .. } => of_slots(first, last).filter(is_led_here).collect(),
+            _ => (0..group_count).map(GroupId).collect(),
+        };
+        pending.answers = (0..group_count).map(|_| Some(Answer::Done)).collect();
+        asked.iter().for_each(|group| pending.answers[group.0 as usize] = None);
         pending.places = vec![0; group_count as usize];
         let origin = self.origin_of(pending.session);
+        if asked.is_empty() {
+            return self.ask_cores(id, pending, question, actions);
+        }
+        let must_be_current = !matches!(question, Question::Debug { .. } | Question::Digest);
+        if must_be_current && let Some(lost) = asked.iter().find(|group| self.has_no_quorum(**group)) {
+            return self.refuse_joined(pending, Refusal::new(self.no_quorum(*lost)));
+        }
+        pending.awaiting = Some(question);
         self.pending.insert(id, pending);
-        for group in (0..group_count).map(GroupId) {
+        for group in asked {
             let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(HOLDERS_APPLIED));
             self.relay.submit(request, Purpose::Place { id }, self.now.instant);
         }
     }
 
-    /// The leader of a group says where it is; nobody says anything if there is none.
+    /// The leader of a group says where it is; nobody says anything if there is none. Then DEBUG tells what there is.
     pub(crate) fn leader_is_at(&mut self, id: u64, group: GroupId, mut answer: &[u8], actions: &mut Vec<Action>) {
         let Some(pending) = self.pending.get_mut(&id) else { return };
+        let must_be_current = !matches!(pending.awaiting, Some(Question::Debug { .. } | Question::Digest));
+        if answer.is_empty() && must_be_current {
+            let pending = self.pending.remove(&id).expect("just seen");
+            return self.refuse_joined(pending, Refusal::new(self.no_quorum(group)));
+        }
         pending.answers[group.0 as usize] = Some(Answer::Done);
         pending.places[group.0 as usize] = leb128::take(&mut answer).unwrap_or(0);
         if pending.answers.iter().any(Option::is_none) {
@@ -497,6 +524,14 @@ impl Core {
                 self.finish_joined(session, ticket, refused.map_or(Ok(()), Err), written, is_composed);
             }
         }
+    }
+
+    /// Refuses what a question was put for.
+    fn refuse_joined(&mut self, pending: Pending, refusal: Refusal) {
+        let Pending { session, ticket, joining, .. } = pending;
+        let Some(protocol) = self.sessions.get(session).map(Session::protocol) else { return };
+        let is_composed = matches!(joining, Joining::Composed(_));
+        self.finish_joined(session, ticket, Err(refusal), Writer::new(protocol), is_composed);
     }
 
     fn finish_joined(

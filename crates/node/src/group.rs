@@ -295,6 +295,10 @@ enum ReadWhat {
     Holds(TransactionId, Grant),
     /// How far the group is; for a replica, which has given its question this number.
     Place(u64),
+    /// How many other nodes hold the log up to this place.
+    Holders(u64),
+    /// Whether the leader obeys parameters of which it has heard.
+    Obeys,
 }
 
 fn fetching((lock, grant): (Box<Lock>, Grant), origin: Origin, before: u64) -> DeferredRead {
@@ -838,11 +842,19 @@ impl Group {
         let Request { origin, protocol, body, floor, is_anew, must_return, .. } = request;
         let body = match body {
             RequestBody::Lock(lock) => return self.lock(lock, origin, now.instant, now, outlet),
-            RequestBody::Holders(place) => return self.tell_holders(place, &origin, outlet),
+            RequestBody::Holders(place) => {
+                // One that does not know yet that another leads lacks what that one has acknowledged.
+                let what = ReadWhat::Holders(place);
+                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch_number }, now, outlet);
+            }
             RequestBody::Obey(version) if outlet.context.parameters.version < version => {
                 return outlet.send_back(&origin);
             }
-            RequestBody::Obey(_) => return outlet.answer(&origin, Observed::of_state(), Vec::new()),
+            RequestBody::Obey(_) => {
+                // That one would have to obey, and not this.
+                let what = ReadWhat::Obeys;
+                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch_number }, now, outlet);
+            }
             RequestBody::Govern(words) => return self.govern(&words, origin, protocol, now, outlet),
             RequestBody::Cut { transaction, grant, name } => {
                 return self.cut((transaction, grant), name, &origin, now, outlet);
@@ -1075,6 +1087,14 @@ impl Group {
                 self.spans = spans;
                 let holds = self.holds_locks_by(*transaction, *grant);
                 return outlet.answer(&read.origin, Observed::of_state(), vec![u8::from(holds)]);
+            }
+            ReadWhat::Holders(place) => {
+                self.spans = spans;
+                return self.tell_holders(*place, &read.origin, outlet);
+            }
+            ReadWhat::Obeys => {
+                self.spans = spans;
+                return outlet.answer(&read.origin, Observed::of_state(), Vec::new());
             }
         };
         self.spans = spans;

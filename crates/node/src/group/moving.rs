@@ -165,7 +165,12 @@ impl Group {
         let foreign = match what {
             ReadWhat::Query(words) => self.foreign_of_words(words, &mut spans),
             ReadWhat::Versions(keys) => keys.iter().find_map(|(_, key)| self.state.foreign(key)),
-            ReadWhat::Whole(_) | ReadWhat::Locked(..) | ReadWhat::Holds(..) | ReadWhat::Place(_) => None,
+            ReadWhat::Whole(_)
+            | ReadWhat::Locked(..)
+            | ReadWhat::Holds(..)
+            | ReadWhat::Place(_)
+            | ReadWhat::Holders(_)
+            | ReadWhat::Obeys => None,
         };
         self.spans = spans;
         foreign

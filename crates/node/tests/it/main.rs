@@ -14,6 +14,7 @@ mod monitor;
 mod nearby;
 mod outcomes;
 mod pubsub;
+mod quorum;
 #[path = "../../../keyspace/tests/commands/reference.rs"]
 #[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the reference lives in real time")]
 mod reference;

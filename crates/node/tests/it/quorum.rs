@@ -1,0 +1,80 @@
+//! Stories of a leader that is cut off: it does not know that another one leads, and tells nobody what it remembers.
+
+use node::SessionId;
+use node::settings::Settings;
+use stdx::Duration;
+
+use crate::cluster::Nodes;
+
+/// A node that led and is cut off with a client, and another one that leads since and has taken more keys of a slot.
+struct Apart {
+    nodes: Nodes,
+    former: usize,
+    client: SessionId,
+}
+
+impl Apart {
+    fn new() -> Self {
+        let mut settings = Settings::default();
+        settings.set("cluster-enabled", "yes").expect("a parameter");
+        let mut nodes = Nodes::with(&settings);
+        let former = nodes.leader().expect("elected");
+        let client = nodes.host(former).connect(0);
+        assert_eq!(nodes.run(former, client, "SET foo 1"), "+OK");
+        nodes.pass(Duration::from_secs(1));
+        Self { nodes, former, client }
+    }
+
+    fn pass(&mut self, duration: Duration) {
+        let former = self.former;
+        self.nodes.pass_while(duration, |from, to, _| from != former && to != former);
+    }
+
+    fn send(&mut self, line: &str) {
+        let client = self.client;
+        let host = self.nodes.host(self.former);
+        host.send(client, format!("{line}\r\n").as_bytes());
+        host.settle();
+    }
+
+    /// What the cut off client is told within so long, and what is acknowledged to others meanwhile makes it wrong.
+    fn told(&mut self, line: &str, duration: Duration) -> String {
+        let successor = self.former % 3 + 1;
+        let other = self.nodes.host(successor).connect(0);
+        self.nodes.host(successor).send(other, b"SET {foo}2 1\r\n");
+        self.nodes.host(successor).settle();
+        for _ in 0..200 {
+            if self.nodes.host(successor).received(other) == "+OK" {
+                self.send(line);
+                self.pass(duration);
+                let client = self.client;
+                return self.nodes.host(self.former).received(client);
+            }
+            self.pass(Duration::from_millis(20));
+        }
+        panic!("no other node leads");
+    }
+}
+
+#[test]
+fn keys_of_slots_are_those_that_have_been_acknowledged() {
+    for line in
+        ["CLUSTER COUNTKEYSINSLOT 12182", "CLUSTER GETKEYSINSLOT 12182 9", "CLUSTER SLOT-STATS SLOTSRANGE 12182 12182"]
+    {
+        let mut apart = Apart::new();
+        apart.send(line);
+        apart.pass(Duration::from_millis(20));
+        let client = apart.client;
+        let former = apart.former;
+        assert!(apart.nodes.host(former).received(client).contains('1'), "{line}: under a lease it is answered");
+        let told = apart.told(line, Duration::from_secs(7));
+        assert!(told.starts_with("-CLUSTERDOWN") || told == "*0", "{line}: {told}");
+    }
+}
+
+#[test]
+fn others_are_not_counted_by_who_does_not_know_what_they_hold() {
+    let mut apart = Apart::new();
+    let told = apart.told("WAIT 2 100", Duration::from_secs(1));
+    assert_eq!(told, ":0");
+}
