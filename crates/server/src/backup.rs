@@ -8,6 +8,7 @@ pub mod export;
 mod manifest;
 pub mod restore;
 pub mod schedule;
+mod staging;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use edge::RealDisk;
 use journal::{CheckpointReader, Fault};
 
 pub use restore::RestoreArguments;
+pub(crate) use staging::staging;
 
 use crate::bench::Progress;
 use manifest::{MANIFEST_FILE, Manifest};
@@ -79,7 +81,9 @@ fn list(directory: &Path) -> Result<()> {
     let mut rows = Vec::new();
     for path in names.iter().filter(|path| path.is_dir()) {
         if path.extension().is_some_and(|extension| extension == create::UNFINISHED_EXTENSION) {
-            rows.push([shown(path), "unfinished".into(), String::new(), String::new()]);
+            let is_left = staging::is_left_unfinished(path);
+            let state = if is_left { "left unfinished" } else { "being made" };
+            rows.push([shown(path), state.into(), String::new(), String::new()]);
         } else if path.join(MANIFEST_FILE).exists() {
             rows.push(match Manifest::read(path) {
                 Ok(manifest) => [
@@ -219,34 +223,6 @@ impl Pace {
 /// So many of something.
 pub fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-/// The directory beside `path` in which something is made that gets the name `path` when it is whole.
-///
-/// # Errors
-/// If something is at either place.
-pub(crate) fn staging(path: &Path, extension: &str, what: &str) -> Result<PathBuf> {
-    let is_free = match fs::read_dir(path) {
-        Ok(mut entries) => entries.next().is_none(),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => true,
-        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => false,
-        Err(error) => return Err(error).with_context(|| format!("cannot look into {}", path.display())),
-    };
-    if !is_free {
-        bail!("{} is there already: {what} is made in a directory that is new or empty", path.display());
-    }
-    let mut name = path.components().as_path().as_os_str().to_owned();
-    name.push(".");
-    name.push(extension);
-    let staging = PathBuf::from(name);
-    match fs::create_dir_all(staging.parent().unwrap_or(Path::new("."))).and_then(|()| fs::create_dir(&staging)) {
-        Ok(()) => Ok(staging),
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => bail!(
-            "{} is there: it is being made at this moment, or was left unfinished; in that case remove it",
-            staging.display()
-        ),
-        Err(error) => Err(error).with_context(|| format!("cannot make the directory {}", staging.display())),
-    }
 }
 
 /// Gives a finished directory its name, durably.

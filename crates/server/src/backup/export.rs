@@ -133,7 +133,8 @@ impl Export<'_> {
             VERSION_WITH_LISTPACKS..VERSION_WITH_EXPIRING_FIELDS => Dialect::Listpacks,
             _ => Dialect::ExpiringFields,
         };
-        let file = File::create_new(path).with_context(told)?;
+        // One that is there was left by a process that has ended: the backup behind an export is made by one at a time.
+        let file = File::create(path).with_context(told)?;
         let mut writer = RdbWriter::new(file, dialect, version).with_context(told)?;
         writer.aux("redis-bits", "64");
         writer.aux("ctime", &(self.manifest.moment.0 / 1_000).to_string());

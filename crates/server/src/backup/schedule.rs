@@ -227,22 +227,11 @@ fn clear(directory: &Path) -> Result<()> {
         let path = entry.with_context(|| format!("cannot list {}", directory.display()))?.path();
         let is_unfinished = path.extension().is_some_and(|extension| extension == UNFINISHED_EXTENSION);
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        if is_unfinished && is_scheduled(&name) && !is_at_work(&path) {
+        if is_unfinished && is_scheduled(&name) && !staging::is_at_work(&path) {
             fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }
     Ok(())
-}
-
-/// True if something in a directory has changed within the last minutes.
-fn is_at_work(path: &Path) -> bool {
-    const LATELY: Duration = Duration::from_secs(5 * 60);
-    let files = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_young = |path: &Path| {
-        let changed = fs::metadata(path).and_then(|metadata| metadata.modified());
-        changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age < LATELY))
-    };
-    is_young(path) || files.into_iter().any(|file| is_young(&file))
 }
 
 #[cfg(test)]

@@ -2,15 +2,18 @@
 //! groups.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use resp::Frame;
 
-use crate::harness::{Client, Folder, Server, ServerOptions, fail, files_beneath, free_port, succeed, text};
+use crate::harness::{Client, Folder, Server, ServerOptions, binary, fail, files_beneath, free_port, succeed, text};
 
 const ACCOUNTS: i64 = 40;
 const BALANCE: i64 = 1_000;
@@ -187,6 +190,56 @@ fn a_cluster_is_backed_up_through_any_node_and_restored_as_another_cluster() {
     let second = Server::start(&second.extra(&["--cores", "1", "--cluster-port", &cluster_port, "--join", &join]));
     assert_eq!(total(&mut second.client()), ACCOUNTS * BALANCE);
     assert_eq!(second.client().show("INCRBY account:1 5"), first.client().show("INCRBY account:1 0"));
+}
+
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "never: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A server that makes no backup now, again and again. Its address.
+fn busy_server() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = [0; 1024];
+        while stream.read(&mut request).is_ok_and(|count| count > 0) {
+            if stream.write_all(b"-TRYAGAIN Group 0 is writing a checkpoint\r\n").is_err() {
+                return;
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn what_a_killed_process_has_left_unfinished_hinders_nobody() {
+    let folder = Folder::new();
+    let backup = folder.path().join("backup");
+    let unfinished = folder.path().join("backup.unfinished");
+    let mut command = Command::new(binary());
+    command.args(["backup", "create", "--quiet", "--server", &busy_server(), text(&backup)]);
+    let mut process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    eventually("the backup begins", || unfinished.exists());
+    let server = serve(&folder.path().join("data"), 1);
+    let address = format!("127.0.0.1:{}", server.port());
+    eventually("it is seen to be made", || {
+        succeed(&["backup", "list", text(folder.path())]).contains("backup.unfinished                being made")
+    });
+    let told = fail(&["backup", "create", "--server", &address, text(&backup)]);
+    assert!(told.contains("backup.unfinished is being made at this moment, by another process"), "{told}");
+    process.kill().unwrap();
+    process.wait().unwrap();
+    fs::write(unfinished.join("rest"), "of what was being made").unwrap();
+    let told = succeed(&["backup", "list", text(folder.path())]);
+    assert!(told.contains("backup.unfinished                left unfinished"), "{told}");
+    create(server.port(), &backup);
+    succeed(&["backup", "verify", "--quiet", text(&backup)]);
+    assert!(!backup.join("rest").exists() && !unfinished.exists());
 }
 
 #[test]
