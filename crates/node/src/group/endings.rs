@@ -1,10 +1,10 @@
 //! When it can be forgotten how transactions over groups have ended.
 //!
-//! A gateway says with each transaction that it ends up to which number all groups have ended theirs; what lies below is
-//! forgotten. One that dies leaves what it had not come to. Nothing but the other participants can tell that nobody
-//! will ask about that: one that still holds such a transaction prepared asks as soon as it has a leader, which may be
-//! after days. So the leader asks them, and when each has said that it has ended the transaction, an item of the log
-//! says that it can be forgotten. A participant that does not answer keeps it.
+//! A gateway says with each transaction that it ends up to which number all groups have ended theirs; what lies below
+//! is forgotten. One that dies leaves what it had not come to. Nothing but the other participants can tell that
+//! nobody will ask about that: one that still holds such a transaction prepared asks as soon as it has a leader,
+//! which may be after days. So the leader asks them, and when each has said that it has ended the transaction, an
+//! item of the log says that it can be forgotten. A participant that does not answer keeps it.
 //!
 //! A refusal is different. Who asks about one that has been forgotten is refused once more. It is kept for the
 //! transaction itself, should it still come to be prepared; but that takes the locks that it was granted here, which
@@ -102,8 +102,8 @@ impl Group {
         }
     }
 
-    /// Tells a participant that has committed a transaction whether this one has ended it, too. There is no answer until
-    /// it has; the asker asks again.
+    /// Tells a participant that has committed a transaction whether this one has ended it, too. There is no answer
+    /// until it has; the asker asks again.
     ///
     /// What was committed had been prepared here before. So if all is applied that is committed, and there is nothing
     /// prepared, it has ended; one that does not know yet that another leads might lack both.

@@ -1,7 +1,8 @@
 //! Where something is made that gets its name when it is whole.
 //!
-//! Whoever makes it holds a lock of the file system on the directory, which goes with the process. So what a killed
-//! process has left can be told from what is being made at this moment, and the next attempt clears it away.
+//! The process that makes it holds a lock of the file system on the directory, which goes with the process. So what
+//! a killed process has left can be told from what is being made at this moment, and the next attempt clears it
+//! away.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
