@@ -136,6 +136,10 @@ pub struct Core {
     /// Nodes to be told of this one if it knows nobody yet.
     seeds: Vec<NodeId>,
     announce_at: Instant,
+    /// Since when the metadata have had no leader that this node hears.
+    leaderless_since: Option<Instant>,
+    /// When others were introduced to a node last.
+    introduced: BTreeMap<NodeId, Instant>,
     /// Nodes that a node which joins has been told of; of no use once it has the roster.
     acquaintances: BTreeMap<NodeId, Member>,
     /// What other nodes say of themselves; heard by the first core.
@@ -447,6 +451,8 @@ impl Core {
             http_told: None,
             seeds: seeds.iter().map(|(node, _)| *node).collect(),
             announce_at: Instant::ZERO,
+            leaderless_since: None,
+            introduced: BTreeMap::new(),
             // Who is met later is met as well, and not instead.
             acquaintances: seeds.into_iter().collect(),
             hearing: Hearing::default(),
@@ -1318,7 +1324,15 @@ impl Core {
     }
 
     /// A node does not know yet that it is known: it may not have been able to hear so, for want of anybody to talk to.
-    fn introduce_all_to(&self, node: NodeId, actions: &mut Vec<Action>) {
+    /// It is told once in [`limits::ANNOUNCE_INTERVAL`]: what this node says of itself is the same word to that node,
+    /// which may answer in the same way.
+    fn introduce_all_to(&mut self, node: NodeId, actions: &mut Vec<Action>) {
+        let now = self.now.instant;
+        let is_told = |last: &Instant| now.since(*last) < limits::ANNOUNCE_INTERVAL;
+        if self.introduced.get(&node).is_some_and(is_told) {
+            return;
+        }
+        self.introduced.insert(node, now);
         for (other, member) in self.context.roster.present().filter(|(other, _)| *other != node) {
             let bytes = wire::encode_announce(other, member);
             actions.push(Action::Send { to: node, group: GroupId(0), lane: Lane::Log, bytes });
@@ -1384,11 +1398,22 @@ impl Core {
             });
         }
         let Some(group) = self.group_mut(GroupId(0)) else { return };
-        if is_known || is_by_itself || is_expelled {
+        let standing = group.standing();
+        // The leader may look for it elsewhere: somebody may have told it so while this node was not heard. Then what
+        // the others know is not what this node knows, and it does not hear that either.
+        let since =
+            if standing == Standing::Leaderless { self.leaderless_since.or(Some(self.now.instant)) } else { None };
+        self.leaderless_since = since;
+        let is_forsaken = since.is_some_and(|since| self.now.instant.since(since) >= limits::FORSAKEN_AFTER);
+        if is_known && !is_forsaken || is_by_itself || is_expelled {
             return;
         }
-        match group.standing() {
-            Standing::Serving => group.enlist(node, &own),
+        match standing {
+            Standing::Serving => {
+                if let Some(group) = self.group_mut(GroupId(0)) {
+                    group.enlist(node, &own);
+                }
+            }
             Standing::Follower(leader) => {
                 self.announce_to(leader, actions);
                 // There may be no link to it yet; those who are linked say where it is.

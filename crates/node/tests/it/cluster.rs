@@ -423,6 +423,19 @@ fn a_node_that_joins_does_not_let_go_of_whom_it_has_asked() {
     assert_eq!(hear_of(6), [NodeId(5), NodeId(6), NodeId(7)]);
 }
 
+/// A node that announces itself although it is known is told who the others are, the one who tells among them: to that
+/// word it may answer in the same way.
+#[test]
+fn nodes_that_know_each_other_do_not_introduce_each_other_for_ever() {
+    const ANNOUNCE: u8 = 8;
+    let mut nodes = Nodes::new();
+    for node in [2, 3] {
+        nodes.host(1).hear(NodeId(u64::from(node)), GroupId(0), &[ANNOUNCE, node, 0, 0]);
+    }
+    assert!(nodes.host(1).sent.iter().any(|(.., bytes)| bytes[0] == ANNOUNCE), "they are introduced");
+    nodes.exchange(|_, _, _| true);
+}
+
 #[test]
 fn what_fails_in_a_script_counts_at_the_node_that_was_asked() {
     let mut nodes = Nodes::new();
