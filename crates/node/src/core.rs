@@ -1619,7 +1619,9 @@ impl Core {
         let is_to_be_told =
             self.context.is_clustered && self.context.tracker.is_wanted() && self.relay.is_of_change(claim, bytes);
         let Some((request, purpose)) = self.relay.answered(claim, self.now.instant) else { return };
-        if !request.body.is_answered_by(&proof, bytes) {
+        if !request.body.is_answered_by(&proof, bytes)
+            || !validate::is_answer(&request.body, bytes, self.context.settings.databases)
+        {
             // What it says cannot be relied on, and nobody else can be asked.
             self.context.statistics.malformed_peer_count += 1;
             return self.give_up_request(claim.group, purpose, OUTCOME_UNKNOWN.to_owned(), request, actions);
