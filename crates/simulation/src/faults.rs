@@ -116,9 +116,6 @@ impl Faults {
             (faults.kill_every, faults.rot) = (SECOND, 1_000);
             (faults.power_cut_every, faults.pause_every) = (0, 0);
         }
-        if plan.canary == Some(Canary::BelievedAnswers) {
-            faults.lies = 500;
-        }
         if plan.canary == Some(Canary::EarlyRemoval) {
             faults.place_every = SECOND;
         }

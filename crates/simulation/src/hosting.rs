@@ -667,6 +667,7 @@ impl Universe {
                 let core_count = self.machines[to].process.as_ref().map_or(1, |process| process.cores.len() as u32);
                 let way = (link, (group.0 % core_count) as u16);
                 self.perhaps_lie(machine, to, way, &bytes);
+                self.perhaps_answer_instead(machine, to, &bytes);
                 self.carry(machine, to, way, bytes);
             }
             Action::Post { to, letter } => {
