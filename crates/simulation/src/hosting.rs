@@ -657,9 +657,13 @@ impl Universe {
                 {
                     say!(self, "group {} {message}", group.0);
                 }
+                let node = to;
                 let to = place.unwrap_or(to.0 as usize - 1);
                 if to >= self.machines.len() {
                     return; // a copy that has been refused since
+                }
+                if self.machines[to].node != node {
+                    return; // somebody else is found there, and says so
                 }
                 if !self.link(machine, to) {
                     return;

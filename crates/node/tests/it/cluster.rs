@@ -510,13 +510,12 @@ fn an_answer_that_does_not_fit_is_as_good_as_none() {
     const COMMITTED: u8 = 2;
     let mut nodes = Nodes::of_cores(2, &Settings::default());
     let gateway = 1 + nodes.leader().expect("elected") % 3;
-    let values = |count: u8| [&[1, 1, 1, count][..], &[1, 2, 0xFF, 0xFF].repeat(count.into()), &[0]].concat();
     for (request, proof, answer) in [
         ("GET k", OBSERVED, b"$5\r\nab\r\n".to_vec()),
         ("GET k", OBSERVED, Vec::new()),
         ("GET k", OBSERVED, b"*2000000000\r\n".to_vec()),
         ("SET k 1", COMMITTED, b"+OK\r\n+OK\r\n".to_vec()),
-        ("SET k 1", COMMITTED, vec![0, 1, 1, 1]),
+        ("SET k 1", COMMITTED, vec![0, 1]),
         ("WATCH k a b c", OBSERVED, Vec::new()),
         ("WATCH k a b c", OBSERVED, vec![0xFF; 12]),
         ("MULTI\r\nSET k 1\r\nCONFIG GET save\r\nSET k 2\r\nEXEC", COMMITTED, b"*1\r\n+OK\r\n".to_vec()),
@@ -524,9 +523,7 @@ fn an_answer_that_does_not_fit_is_as_good_as_none() {
         ("KEYS *", OBSERVED, [&[0; 9][..], b"$3\r\nabc\r\n"].concat()),
         ("SCAN 0", OBSERVED, [&[0; 9][..], b"*2\r\n:1\r\n*1\r\n:1\r\n"].concat()),
         ("DBSIZE", OBSERVED, [&[0; 9][..], b":9223372036854775807\r\n"].concat()),
-        ("MSET a 1 b 2 c 3", OBSERVED, values(1)),
-        ("MSET a 1 b 2 c 3", OBSERVED, values(2)),
-        ("MSET a 1 b 2 c 3", OBSERVED, values(3)),
+        ("MSET a 1 b 2 c 3", OBSERVED, vec![1, 1, 1, 1, 1, 2, 0xFF, 0xFF, 0]),
     ] {
         let client = nodes.host(gateway).connect(0);
         nodes.host(gateway).send(client, format!("{request}\r\n").as_bytes());
@@ -537,7 +534,8 @@ fn an_answer_that_does_not_fit_is_as_good_as_none() {
         let said = nodes.host(gateway).received(client);
         assert!(said.contains("-CLUSTERDOWN"), "{request} and {answer:?}: {said}");
         nodes.pass(Duration::from_millis(500));
-        assert!(!nodes.run(gateway, client, "MGET k a b c").contains('-'), "{request}: it goes on");
+        let said = nodes.run(gateway, client, "MGET k a b c");
+        assert!(said.starts_with("*4 "), "{request}: it goes on: {said}");
     }
 }
 

@@ -118,9 +118,9 @@ fn fuzz_answers() {
             [&[story, passed], end].concat()
         }));
     }
-    assert!(corpus.len() > 40, "{} answers", corpus.len());
+    assert!(corpus.len() > 30, "{} answers", corpus.len());
     let (mut told, mut forged) = (0, 0);
-    Fuzz::new("peer-answers", corpus).rounds(3_000).run(|input| {
+    Fuzz::new("peer-answers", corpus).rounds(1_500).run(|input| {
         let Some((&[story, passed], end)) = input.split_first_chunk() else { return 0 };
         told += 1;
         if told % 300 == 0 {
