@@ -552,15 +552,14 @@ impl Replica {
         if self.recovery.is_some() && self.ticks.is_multiple_of(u64::from(self.options.heartbeat_ticks)) {
             self.ask_to_rejoin();
         }
+        let must_rest = self.must_rest();
         if !self.is_leader() {
             let campaigns = matches!(self.raft.raft.state, StateRole::PreCandidate | StateRole::Candidate);
             let elapsed = &mut self.raft.raft.election_elapsed;
             if campaigns {
                 *elapsed = (*elapsed).max(self.election_timeout_ticks - self.campaign_ticks);
             }
-            if self.promise.holds() || self.restoring != 0 {
-                // Ticks may come in a burst: for its own vote, too, the clock decides. And while a checkpoint is
-                // written there is nothing between what is applied and the beginning of the log.
+            if must_rest {
                 *elapsed = (*elapsed).min(self.election_timeout_ticks - 2);
             }
         }
@@ -613,9 +612,19 @@ impl Replica {
         self.promise.break_it();
     }
 
+    /// May it not yet ask for votes?
+    ///
+    /// Ticks may come in a burst: for its own vote, too, the clock decides. While a checkpoint is written there is nothing
+    /// between what is applied and the beginning of the log. And who is alone has won as soon as it asks: what it holds
+    /// must be on disk by then, which requests for votes wait for where there are others.
+    fn must_rest(&self) -> bool {
+        let log = &self.raft.raft.raft_log;
+        self.promise.holds() || self.restoring != 0 || self.is_alone() && log.persisted < log.last_index()
+    }
+
     /// Starts an election now, if this replica may.
     pub fn campaign(&mut self) {
-        if !self.promise.holds() && self.restoring == 0 {
+        if !self.must_rest() {
             let _ = self.raft.campaign(); // a leader or a learner ignores it
             self.draw_election_timeout();
         }

@@ -638,7 +638,7 @@ impl<'a> Reader<'a> {
 mod slots;
 mod travel;
 
-pub use travel::{Exporting, Imported, Importing};
+pub use travel::{Exporting, Imported, Importing, is_exported};
 
 #[cfg(test)]
 mod tests;

@@ -41,7 +41,7 @@ use stdx::{crc64, sha1};
 
 pub use absence::absent_since;
 pub use ahead::{AHEAD_MAX, Ahead};
-pub use checkpoint::{Corrupt, Exporting, Imported, Importing};
+pub use checkpoint::{Corrupt, Exporting, Imported, Importing, is_exported};
 pub use collection::{End, Hash, Id, Limits, List, Outline, Set, SortedSet, Space, Stream, Tree};
 pub use commands::{Body, COMMANDS, DataCommand, as_of_level_1, find, resolve, scan_count, sort_keys, sort_patterns};
 pub use context::{Access, Edit, Entry, Expiry, View};

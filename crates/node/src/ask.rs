@@ -673,7 +673,7 @@ pub(crate) fn write_scan(replies: &[(GroupId, u64, Vec<u8>)], words: &[u8], writ
             stop = Some((cursor, *group));
         }
         let found = frame::elements(found).into_iter();
-        keys.extend(found.map(|key| (slot_of(frame::bulk_bytes(key).expect("a key is a bulk string")), *group, key)));
+        keys.extend(found.filter_map(|key| Some((slot_of(frame::bulk_bytes(key)?), *group, key))));
     }
     if let Some((cursor, group)) = stop {
         let last = keyspace::slot_of_cursor(cursor);

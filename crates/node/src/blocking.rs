@@ -864,8 +864,8 @@ fn dollars(command: &DataCommand, args: Args<'_>) -> Vec<Dollar> {
 
 /// The id in a reply of at most one entry.
 fn last_id(reply: &[u8]) -> &[u8] {
-    let (count, first) = frame::aggregate(reply);
-    let id = if count == 0 { None } else { frame::bulk_bytes(&reply[first + frame::aggregate(&reply[first..]).1..]) };
+    let entry = frame::elements(reply).into_iter().next().map(frame::elements);
+    let id = entry.and_then(|entry| frame::bulk_bytes(entry.first()?));
     id.unwrap_or(b"0-0")
 }
 

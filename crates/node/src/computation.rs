@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use keyspace::{Body, Classes, Exporting, Imported, Importing, Keyspace, Layout, Limits, Lookups, Moment, Notice};
+use keyspace::{
+    Body, Classes, Corrupt, Exporting, Imported, Importing, Keyspace, Layout, Limits, Lookups, Moment, Notice,
+};
 use resp::{Args, Span, Writer};
 use script::{Ending, Engine, Flow, Host, Pause};
 use stdx::{Instant, Prng};
@@ -55,6 +57,8 @@ pub(crate) enum Computed {
     Wanting(Wants),
     /// It cannot be done in one go.
     TooLong,
+    /// What a group has given out as a value is none.
+    Unreadable,
 }
 
 /// What has been done.
@@ -131,7 +135,11 @@ impl Computation {
         for (group, values) in &self.values {
             let Some(keys) = self.work.keys.get(group) else { continue };
             for ((database, key), value) in keys.iter().zip(values) {
-                let imported = value.as_deref().map(|value| self.import(value, pause));
+                let imported = match value.as_deref().map(|value| self.import(value, pause)) {
+                    None => None,
+                    Some(Ok(imported)) => Some(imported),
+                    Some(Err(_)) => return (Computed::Unreadable, None),
+                };
                 scratch.put_imported(*database, key, imported, self.moment);
             }
         }
@@ -363,15 +371,14 @@ impl Computation {
     }
 
     /// Reads a value, and leaves now and then if it is large.
-    fn import(&self, bytes: &[u8], pause: Option<&Pause<'_>>) -> Imported {
-        const EXPORTED: &str = "a group exported it";
-        let mut importing = Importing::new(bytes).expect(EXPORTED);
-        while !importing.step(bytes, self.slicing.step_bytes).expect(EXPORTED) {
+    fn import(&self, bytes: &[u8], pause: Option<&Pause<'_>>) -> Result<Imported, Corrupt> {
+        let mut importing = Importing::new(bytes)?;
+        while !importing.step(bytes, self.slicing.step_bytes)? {
             if let Some(pause) = pause {
                 pause.pause();
             }
         }
-        importing.into_imported()
+        Ok(importing.into_imported())
     }
 
     /// Writes a value, and leaves now and then if it is large.

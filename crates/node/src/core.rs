@@ -137,6 +137,12 @@ pub struct Core {
     /// Nodes to be told of this one if it knows nobody yet.
     seeds: Vec<NodeId>,
     announce_at: Instant,
+    /// Since when this node has heard no leader of the metadata.
+    leaderless_since: Option<Instant>,
+    /// When others were introduced to a node last.
+    introduced: BTreeMap<NodeId, Instant>,
+    /// Nodes that say themselves that they are found elsewhere than the roster says, and what that says.
+    found: BTreeMap<NodeId, (String, Member)>,
     /// Nodes that a node which joins has been told of; of no use once it has the roster.
     acquaintances: BTreeMap<NodeId, Member>,
     /// What other nodes say of themselves; heard by the first core.
@@ -461,6 +467,9 @@ impl Core {
             http_told: None,
             seeds: seeds.iter().map(|(node, _)| *node).collect(),
             announce_at: Instant::ZERO,
+            leaderless_since: None,
+            introduced: BTreeMap::new(),
+            found: BTreeMap::new(),
             // Who is met later is met as well, and not instead.
             acquaintances: seeds.into_iter().collect(),
             hearing: Hearing::default(),
@@ -1334,11 +1343,48 @@ impl Core {
             }
             _ => {}
         }
+        if is_first_hand {
+            self.call_elsewhere(node, member, actions);
+        }
+    }
+
+    /// A node says itself that it is found elsewhere than the roster says. That may be as it was told by somebody else,
+    /// and put right only by a leader who may need this node's vote to be one: so it is called there from now on, until
+    /// the roster says something new of it.
+    fn call_elsewhere(&mut self, node: NodeId, member: &Member, actions: &mut Vec<Action>) {
+        let Some(known) = self.context.roster.get(node) else { return };
+        let found = (known.cluster_address.clone(), Member { zone: known.zone.clone(), ..member.clone() });
+        if known.cluster_address != member.cluster_address && self.found.get(&node) != Some(&found) {
+            self.found.insert(node, found);
+            self.meet_all(actions);
+        }
+    }
+
+    /// The host is told where the nodes are found.
+    fn meet_all(&mut self, actions: &mut Vec<Action>) {
+        let roster = Arc::clone(&self.context.roster);
+        self.found.retain(|node, (known, _)| {
+            roster.get(*node).is_some_and(|member| member.cluster_address == *known && !member.is_removed)
+        });
+        let place = |(node, member): (NodeId, &Member)| {
+            (node, self.found.get(&node).map_or(member, |(_, member)| member).clone())
+        };
+        actions.push(Action::Peers(roster.all().map(place).collect()));
     }
 
     /// A node does not know yet that it is known: it may not have been able to hear so, for want of anybody to talk to.
-    fn introduce_all_to(&self, node: NodeId, actions: &mut Vec<Action>) {
-        for (other, member) in self.context.roster.present().filter(|(other, _)| *other != node) {
+    /// What this node says of itself is the same word to that node, which may answer in the same way, and so on. So it
+    /// is told once in [`limits::ANNOUNCE_INTERVAL`], and not where this node is if it speaks to this node anyway.
+    fn introduce_all_to(&mut self, node: NodeId, actions: &mut Vec<Action>) {
+        let (own, now) = (self.context.node, self.now.instant);
+        let is_told = |last: &Instant| now.since(*last) < limits::ANNOUNCE_INTERVAL;
+        if self.introduced.get(&node).is_some_and(is_told) {
+            return;
+        }
+        self.introduced.insert(node, now);
+        let is_found = self.context.neighbours.hears(node);
+        let is_news = |other: NodeId| other != node && !(is_found && other == own);
+        for (other, member) in self.context.roster.present().filter(|(other, _)| is_news(*other)) {
             let bytes = wire::encode_announce(other, member);
             actions.push(Action::Send { to: node, group: GroupId(0), lane: Lane::Log, bytes });
         }
@@ -1382,8 +1428,8 @@ impl Core {
             for core in (0..self.context.core_count).map(CoreId) {
                 self.outbox.push(self.context.core, core, Mail::Roster(Arc::clone(&roster)));
             }
-            actions.push(Action::Peers(roster.all().map(|(node, member)| (node, member.clone())).collect()));
             self.context.take_roster(roster);
+            self.meet_all(actions);
         }
         if self.now.instant < self.announce_at {
             return;
@@ -1403,19 +1449,35 @@ impl Core {
             });
         }
         let Some(group) = self.group_mut(GroupId(0)) else { return };
-        if is_known || is_by_itself || is_expelled {
+        let standing = group.standing();
+        // The leader may look for it elsewhere: somebody may have told it so while this node was not heard. Then what
+        // the others know is not what this node knows, and it does not hear that either. A learner does not forget a
+        // leader that has fallen silent.
+        let hears_leader = match standing {
+            Standing::Serving | Standing::Loading => true,
+            Standing::Follower(leader) => self.context.neighbours.hears(leader),
+            Standing::Leaderless => false,
+        };
+        self.leaderless_since = if hears_leader { None } else { self.leaderless_since.or(Some(self.now.instant)) };
+        let is_silence = |since: Instant| self.now.instant.since(since) >= limits::FORSAKEN_AFTER;
+        let is_forsaken = self.leaderless_since.is_some_and(is_silence);
+        if is_known && !is_forsaken || is_by_itself || is_expelled {
             return;
         }
-        match group.standing() {
-            Standing::Serving => group.enlist(node, &own),
-            Standing::Follower(leader) => {
+        match standing {
+            Standing::Serving => {
+                if let Some(group) = self.group_mut(GroupId(0)) {
+                    group.enlist(node, &own);
+                }
+            }
+            Standing::Follower(leader) if !is_forsaken => {
                 self.announce_to(leader, actions);
                 // There may be no link to it yet; those who are linked say where it is.
                 let seeds = if roster.is_empty() { self.seeds.clone() } else { Vec::new() };
                 seeds.into_iter().filter(|seed| *seed != leader).for_each(|seed| self.announce_to(seed, actions));
             }
             Standing::Loading => {}
-            Standing::Leaderless => {
+            Standing::Follower(_) | Standing::Leaderless => {
                 let known: Vec<_> = roster.present().map(|(other, _)| other).filter(|other| *other != node).collect();
                 for other in known.into_iter().chain(self.seeds.clone()) {
                     self.announce_to(other, actions);
@@ -1576,7 +1638,9 @@ impl Core {
         let is_to_be_told =
             self.context.is_clustered && self.context.tracker.is_wanted() && self.relay.is_of_change(claim, bytes);
         let Some((request, purpose)) = self.relay.answered(claim, self.now.instant) else { return };
-        if !request.body.is_answered_by(&proof, bytes) {
+        if !request.body.is_answered_by(&proof, bytes)
+            || !validate::is_answer(&request.body, bytes, self.context.settings.databases)
+        {
             // What it says cannot be relied on, and nobody else can be asked.
             self.context.statistics.malformed_peer_count += 1;
             return self.give_up_request(claim.group, purpose, OUTCOME_UNKNOWN.to_owned(), request, actions);

@@ -1368,11 +1368,12 @@ impl Group {
             self.bury_unpacked(unpacked);
             return outlet.answer(&origin, Proof::Refused, PrepareAnswer::Refused.put());
         }
-        let Some((participants, effects)) =
-            self.let_arrive((transaction, grant), participants, effects, (origin, floor))
-        else {
-            return;
-        };
+        let (participants, effects) =
+            match self.let_arrive((transaction, grant), participants, effects, (origin, floor)) {
+                Ok(Some(arrived)) => arrived,
+                Ok(None) => return,
+                Err(_) => return outlet.answer(&origin, Proof::Refused, PrepareAnswer::Refused.put()),
+            };
         for effect in &effects {
             match effect {
                 Effect::Key { key, .. } => self.leader.speculation.note(key, self.batch_number),

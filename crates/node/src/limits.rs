@@ -302,6 +302,10 @@ pub const GIVING_BURST: Duration = Duration::from_millis(200);
 /// How often a node whose address the cluster does not know tells it.
 pub const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(300);
 
+/// A node that has heard no leader of the metadata for so long tells the others where it is found, although they should
+/// know: somebody may have told them something else. Longer than elections take.
+pub const FORSAKEN_AFTER: Duration = Duration::from_secs(4);
+
 /// Bytes of a group's log held in memory once they have been applied, for members that are behind. Those who lack more
 /// are fed from the disk.
 pub const LOG_BYTES_MAX: usize = 16 << 20;

@@ -519,6 +519,12 @@ impl Driver {
                 work.widen(wants, databases, &slots);
                 return Progress::Widened(work);
             }
+            Computed::Unreadable => {
+                named = None; // it may be tried again
+                let mut writer = Writer::new(transaction.protocol);
+                writer.error(NO_QUORUM);
+                Outcome { reply: writer.into_bytes(), ..Outcome::default() }
+            }
             Computed::TooLong => unreachable!("what takes long has been given a stack"),
         };
         self.lookups.add(lookups);

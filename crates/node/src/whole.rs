@@ -193,7 +193,7 @@ fn split_scan(bytes: &[u8]) -> (&[u8], &[u8]) {
 
 fn elements(bytes: &[u8]) -> Vec<&[u8]> {
     let keys = frame::elements(bytes).into_iter();
-    keys.map(|key| frame::bulk_bytes(key).expect("keys are bulk strings")).collect()
+    keys.filter_map(frame::bulk_bytes).collect()
 }
 
 fn write_array(elements: &[&[u8]], writer: &mut Writer) {

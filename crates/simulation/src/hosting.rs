@@ -658,9 +658,13 @@ impl Universe {
                 {
                     say!(self, "group {} {message}", group.0);
                 }
+                let node = to;
                 let to = place.unwrap_or(to.0 as usize - 1);
                 if to >= self.machines.len() {
                     return; // a copy that has been refused since
+                }
+                if self.machines[to].node != node {
+                    return; // somebody else is found there, and says so
                 }
                 if !self.link(machine, to) {
                     return;
@@ -668,6 +672,7 @@ impl Universe {
                 let core_count = self.machines[to].process.as_ref().map_or(1, |process| process.cores.len() as u32);
                 let way = (link, (group.0 % core_count) as u16);
                 self.perhaps_lie(machine, to, way, &bytes);
+                self.perhaps_answer_instead(machine, to, &bytes);
                 self.carry(machine, to, way, bytes);
             }
             Action::Post { to, letter } => {

@@ -212,6 +212,29 @@ fn who_was_led_far_ahead_is_followed_when_the_liar_is_gone() {
     }
 }
 
+/// A learner's term deposes the only voter, whose disk is slow. Nobody else's vote is asked for, which would wait for it.
+#[test]
+fn who_is_alone_leads_again_when_what_it_holds_is_on_its_disk() {
+    let mut cluster = Cluster::new(1, 1, 1);
+    cluster.stabilize(false);
+    cluster.set_syncs(1, false);
+    cluster.propose(1, "text");
+    let reply = corpus().into_iter().find(|bytes| bytes[0] == 8).expect("an answer to a heartbeat");
+    let message = reply_in(&reply, 2, 1, cluster.replica(1).term() + 1);
+    assert_eq!(cluster.replica(1).step(message), Ok(()));
+    cluster.settle(1);
+    assert!(!cluster.replica(1).is_leader(), "it is deposed");
+    cluster.tick(1, 100);
+    cluster.replica(1).campaign();
+    assert!(!cluster.replica(1).is_leader(), "its disk has not taken what it holds");
+    cluster.set_syncs(1, true);
+    cluster.persist(1);
+    cluster.tick(1, 100);
+    cluster.stabilize(false);
+    assert!(cluster.replica(1).is_leader());
+    assert_eq!(cluster.node(1).applied, ["text"]);
+}
+
 #[test]
 fn only_who_leads_hands_over() {
     let mut cluster = Cluster::new(3, 0, 1);

@@ -115,6 +115,16 @@ impl Importing {
     }
 }
 
+/// True for what [`Keyspace::export`] gives. It is read for that, as it is when it is stored.
+pub fn is_exported(bytes: &[u8]) -> bool {
+    let read = || {
+        let mut importing = Importing::new(bytes)?;
+        while !importing.step(bytes, usize::MAX)? {}
+        Ok::<_, Corrupt>(())
+    };
+    read().is_ok()
+}
+
 impl Keyspace {
     /// Begins to write out a key with its deadline. `None` if it does not exist at `moment`.
     pub fn begin_export(&self, database: u16, key: &[u8], moment: Moment) -> Option<Exporting> {

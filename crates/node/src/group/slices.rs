@@ -4,7 +4,7 @@
 //! behind its entry. A replica that follows reads it in before it applies the entry, and so does a leader with what it
 //! has taken over from another.
 
-use keyspace::{Exporting, Imported, Importing};
+use keyspace::{Corrupt, Exporting, Imported, Importing};
 use state::Imports;
 
 use super::*;
@@ -57,27 +57,34 @@ struct Leaving {
 
 impl Unpacking {
     /// Begins to read in what is large of these effects; gives them back if nothing is.
-    fn begin(transaction: TransactionId, effects: Vec<Effect>, bytes_min: usize) -> Result<Self, Vec<Effect>> {
+    fn begin(
+        transaction: TransactionId,
+        effects: Vec<Effect>,
+        bytes_min: usize,
+    ) -> Result<Result<Self, Vec<Effect>>, Corrupt> {
         let large = effects.iter().enumerate().filter_map(|(place, effect)| {
             let bytes = effect.exported().filter(|bytes| bytes.len() >= bytes_min)?;
-            Some((place, Importing::new(bytes).expect(EXPORTED)))
+            Some(Importing::new(bytes).map(|importing| (place, importing)))
         });
-        let coming: Vec<_> = large.collect();
-        if coming.is_empty() { Err(effects) } else { Ok(Self { transaction, effects, coming, ready: BTreeMap::new() }) }
+        let coming: Vec<_> = large.collect::<Result<_, Corrupt>>()?;
+        if coming.is_empty() {
+            return Ok(Err(effects));
+        }
+        Ok(Ok(Self { transaction, effects, coming, ready: BTreeMap::new() }))
     }
 
     /// Reads one piece. True if that was all.
-    fn step(&mut self, budget_bytes: usize) -> bool {
+    fn step(&mut self, budget_bytes: usize) -> Result<bool, Corrupt> {
         if let Some((place, importing)) = self.coming.last_mut() {
             let Effect::Key { database, key, exported: Some(bytes) } = &self.effects[*place] else {
                 unreachable!("only keys with values are read in")
             };
-            if importing.step(bytes, budget_bytes).expect(EXPORTED) {
+            if importing.step(bytes, budget_bytes)? {
                 let (_, importing) = self.coming.pop().expect("just seen");
                 self.ready.insert((*database, key.clone()), importing.into_imported());
             }
         }
-        self.coming.is_empty()
+        Ok(self.coming.is_empty())
     }
 
     /// All that has been read in, the whole of it or not.
@@ -114,7 +121,7 @@ impl Leaving {
     }
 }
 
-const EXPORTED: &str = "a gateway exported it, and checksums hold";
+const EXPORTED: &str = "a leader has read it in, and checksums hold";
 
 impl Group {
     /// See [`Core::narrow_slices`](crate::Core::narrow_slices).
@@ -133,13 +140,15 @@ impl Group {
             }
         }
         if let Some(mut arriving) = self.slices.arriving.pop_front() {
-            if arriving.unpacking.step(step_bytes) {
-                let Arriving { unpacking, grant, participants, origin, floor } = arriving;
-                let Unpacking { transaction, effects, ready, .. } = unpacking;
-                self.keep_unpacked(transaction, ready);
-                self.prepare((transaction, grant), participants, effects, (origin, floor), outlet);
-            } else {
-                self.slices.arriving.push_back(arriving);
+            match arriving.unpacking.step(step_bytes) {
+                Err(_) => outlet.answer(&arriving.origin, Proof::Refused, PrepareAnswer::Refused.put()),
+                Ok(false) => self.slices.arriving.push_back(arriving),
+                Ok(true) => {
+                    let Arriving { unpacking, grant, participants, origin, floor } = arriving;
+                    let Unpacking { transaction, effects, ready, .. } = unpacking;
+                    self.keep_unpacked(transaction, ready);
+                    self.prepare((transaction, grant), participants, effects, (origin, floor), outlet);
+                }
             }
         }
         let arriving = self.slices.arriving.iter().map(|arriving| arriving.unpacking.transaction);
@@ -159,28 +168,29 @@ impl Group {
         self.slices.arriving.iter().any(|arriving| arriving.unpacking.transaction == transaction)
     }
 
-    /// Takes a request whose values have to be read in first; gives it back if there is no need to.
+    /// Takes a request whose values have to be read in first; gives it back if there is no need to. One whose values are
+    /// none is nobody's: once it is logged, no replica could go on.
     pub(super) fn let_arrive(
         &mut self,
         (transaction, grant): (TransactionId, Grant),
         participants: Vec<u32>,
         effects: Vec<Effect>,
         (origin, floor): (Origin, u64),
-    ) -> Option<(Vec<u32>, Vec<Effect>)> {
+    ) -> Result<Option<(Vec<u32>, Vec<Effect>)>, Corrupt> {
         // Its gateway may ask again.
         if self.is_arriving(transaction) {
-            return None;
+            return Ok(None);
         }
         if self.slices.unpacked.contains_key(&transaction) {
-            return Some((participants, effects));
+            return Ok(Some((participants, effects)));
         }
-        match Unpacking::begin(transaction, effects, self.slices.slicing.bytes_min) {
+        Ok(match Unpacking::begin(transaction, effects, self.slices.slicing.bytes_min)? {
             Err(effects) => Some((participants, effects)),
             Ok(unpacking) => {
                 self.slices.arriving.push_back(Arriving { unpacking, grant, participants, origin, floor });
                 None
             }
-        }
+        })
     }
 
     /// Bytes of values among these that are read in before they are logged.
@@ -206,13 +216,13 @@ impl Group {
             let mut spans = Vec::new();
             while let Some(item) = reader.item(&mut spans) {
                 if let Item::Install { transaction, effects } | Item::Prepare { transaction, effects, .. } = item {
-                    self.slices.next.extend(Unpacking::begin(transaction, effects, bytes_min));
+                    self.slices.next.extend(Unpacking::begin(transaction, effects, bytes_min).expect(EXPORTED));
                 }
             }
             self.slices.is_next_known = true;
         }
         if let Some(unpacking) = self.slices.next.front_mut()
-            && unpacking.step(step_bytes)
+            && unpacking.step(step_bytes).expect(EXPORTED)
         {
             let Unpacking { transaction, ready, .. } = self.slices.next.pop_front().expect("just seen");
             self.keep_unpacked(transaction, ready);
@@ -291,5 +301,19 @@ impl Group {
         for unpacking in std::mem::take(&mut self.slices.next) {
             unpacking.into_imported().for_each(|imported| self.state.upkeep().bury_imported(imported));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transaction::GatewayId;
+
+    #[test]
+    fn a_large_value_that_is_none_is_told_before_it_is_logged() {
+        let gateway = GatewayId { node: 2, boot: 1, core: CoreId(0) };
+        let effect = Effect::Key { database: 0, key: b"k".to_vec(), exported: Some(vec![0xFF; 20]) };
+        let begun = Unpacking::begin(TransactionId { gateway, number: 1 }, vec![effect], 10);
+        assert!(begun.is_err(), "it would stop every replica");
     }
 }

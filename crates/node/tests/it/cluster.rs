@@ -4,16 +4,29 @@ use node::bulletin::Bulletin;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
 use node::{GroupId, NodeId, SessionId};
-use stdx::Duration;
+use stdx::{Duration, leb128};
 
 use crate::host::Host;
 
 /// Messages between nodes begin with their kind.
 pub(crate) const REQUEST: u8 = 2;
-const ANSWER: u8 = 3;
+pub(crate) const ANSWER: u8 = 3;
 const REFUSED: u8 = 11;
+const ANNOUNCE: u8 = 8;
 const ASK: u8 = 15;
 const LIFE: u8 = 16;
+
+/// A moment stands behind an answer.
+pub(crate) const STAMP_BYTES: usize = 8;
+
+/// Where in an answer stands what is said to the request that it names.
+pub(crate) fn answer_at(bytes: &[u8]) -> usize {
+    let mut rest = &bytes[1..];
+    for _ in ["boot", "group", "number"] {
+        leb128::take(&mut rest).expect("a node has written it");
+    }
+    bytes.len() - rest.len()
+}
 
 /// Three nodes, and what is under way between them.
 pub(crate) struct Nodes {
@@ -138,7 +151,6 @@ impl Nodes {
     /// Answers on their way that end in this reply say that a group was looked at, and not that it has committed. How
     /// many did say that.
     fn forge_answers(&mut self, reply: &[u8]) -> usize {
-        const STAMP_BYTES: usize = 8;
         const OBSERVED: u8 = 1;
         const COMMITTED: u8 = 2;
         let mut count = 0;
@@ -151,6 +163,31 @@ impl Nodes {
             }
         }
         count
+    }
+
+    /// Delivers all, and of the answers that nodes give each other one with another end: that which comes when so many
+    /// have been delivered as they are. Whether it did come.
+    pub(crate) fn exchange_but_one_answer(&mut self, mut passed: usize, end: &[u8]) -> bool {
+        let mut is_forged = false;
+        for _ in 0..1_000 {
+            self.gather();
+            if self.under_way.is_empty() {
+                return is_forged;
+            }
+            for (from, to, group, mut bytes) in std::mem::take(&mut self.under_way) {
+                if bytes[0] == ANSWER && !is_forged {
+                    if passed == 0 {
+                        let (start, stamp_at) = (answer_at(&bytes), bytes.len() - STAMP_BYTES);
+                        bytes.splice(start..stamp_at, end.iter().copied());
+                        is_forged = true;
+                    }
+                    passed = passed.saturating_sub(1);
+                }
+                self.host(to.0 as usize).hear(from, group, &bytes);
+            }
+            self.hosts.iter_mut().flatten().for_each(Host::settle);
+        }
+        panic!("the nodes never stop talking");
     }
 
     /// Copies all that the nodes say to each other meanwhile.
@@ -412,7 +449,6 @@ fn a_parameter_of_the_cluster_is_set_for_all_nodes_and_one_of_a_node_for_that_no
 
 #[test]
 fn a_node_that_joins_does_not_let_go_of_whom_it_has_asked() {
-    const ANNOUNCE: u8 = 8;
     let mut host = Host::unloaded_with_seeds(1, Settings::default(), 9, &[7]);
     host.load(9, &[]);
     let mut hear_of = |node: u8| {
@@ -505,6 +541,86 @@ fn only_a_voter_says_that_another_node_is_no_member() {
         host.hear(NodeId(asks), GroupId(1), &[45, 1]);
         let answer = host.sent.drain(..).find(|(.., bytes)| bytes[0] == 46);
         assert_eq!(answer.is_some_and(|(to, ..)| to == NodeId(asks)), is_told, "{asks}");
+    }
+}
+
+/// A node that announces itself although it is known is told who the others are, the one who tells among them: to that
+/// word it may answer in the same way.
+#[test]
+fn nodes_that_know_each_other_do_not_introduce_each_other_for_ever() {
+    let mut nodes = Nodes::new();
+    for node in [2, 3] {
+        nodes.host(1).hear(NodeId(u64::from(node)), GroupId(0), &[ANNOUNCE, node, 0, 0]);
+    }
+    assert!(nodes.host(1).sent.iter().any(|(.., bytes)| bytes[0] == ANNOUNCE), "they are introduced");
+    nodes.exchange(|_, _, _| true);
+}
+
+/// Somebody has told the others that it is elsewhere. To put that right takes a leader, who may lack its vote.
+#[test]
+fn a_node_is_called_where_it_says_itself_although_nobody_leads() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let (node, other) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    let word = |address: u8| [ANNOUNCE, node as u8, 1, address, 1, b'x'];
+    nodes.kill(leader);
+    nodes.pass(Duration::from_millis(50));
+    assert_eq!(nodes.host(other).addresses.len(), 3);
+    let place = nodes.host(other).peers.iter().position(|peer| peer.0 == node as u64).expect("it is known");
+    for (from, address, is_believed) in [(leader, b'f', false), (node, b't', true)] {
+        nodes.host(other).hear(NodeId(from as u64), GroupId(0), &word(address));
+        nodes.host(other).settle();
+        let is_called = nodes.host(other).addresses[place].as_bytes() == [address];
+        assert_eq!(is_called, is_believed, "node {from} says so");
+    }
+}
+
+#[test]
+fn a_node_that_hears_no_leader_for_long_says_where_it_is() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let deaf = leader % 3 + 1;
+    let mut said_after = |milliseconds| {
+        nodes.pass_while(Duration::from_millis(milliseconds), |_, to, kind| to != deaf && kind != ANNOUNCE);
+        nodes.count(ANNOUNCE)
+    };
+    assert_eq!(said_after(3_000), 0, "it may be an election");
+    assert!(said_after(3_000) > 0);
+}
+
+/// No node would say these. A member that is broken, or wants to break others, might.
+#[test]
+fn an_answer_that_does_not_fit_is_as_good_as_none() {
+    const OBSERVED: u8 = 1;
+    const COMMITTED: u8 = 2;
+    let mut nodes = Nodes::of_cores(2, &Settings::default());
+    let gateway = 1 + nodes.leader().expect("elected") % 3;
+    for (request, proof, answer) in [
+        ("GET k", OBSERVED, b"$5\r\nab\r\n".to_vec()),
+        ("GET k", OBSERVED, Vec::new()),
+        ("GET k", OBSERVED, b"*2000000000\r\n".to_vec()),
+        ("SET k 1", COMMITTED, b"+OK\r\n+OK\r\n".to_vec()),
+        ("SET k 1", COMMITTED, vec![0, 1]),
+        ("WATCH k a b c", OBSERVED, Vec::new()),
+        ("WATCH k a b c", OBSERVED, vec![0xFF; 12]),
+        ("MULTI\r\nSET k 1\r\nCONFIG GET save\r\nSET k 2\r\nEXEC", COMMITTED, b"*1\r\n+OK\r\n".to_vec()),
+        ("EVAL \"return redis.call('get', KEYS[1])\" 1 k", COMMITTED, vec![1, 0, 1, 0xFF, 0xFF, 3, 1, b'k']),
+        ("KEYS *", OBSERVED, [&[0; 9][..], b"$3\r\nabc\r\n"].concat()),
+        ("SCAN 0", OBSERVED, [&[0; 9][..], b"*2\r\n:1\r\n*1\r\n:1\r\n"].concat()),
+        ("DBSIZE", OBSERVED, [&[0; 9][..], b":9223372036854775807\r\n"].concat()),
+        ("MSET a 1 b 2 c 3", OBSERVED, vec![1, 1, 1, 1, 1, 2, 0xFF, 0xFF, 0]),
+    ] {
+        let client = nodes.host(gateway).connect(0);
+        nodes.host(gateway).send(client, format!("{request}\r\n").as_bytes());
+        nodes.host(gateway).settle();
+        // The place, no toll, and the proof stand before it.
+        let end = [&[0; 10][..], &[proof], &answer].concat();
+        assert!(nodes.exchange_but_one_answer(0, &end), "{request}: another node is asked");
+        let said = nodes.host(gateway).received(client);
+        assert!(said.contains("-CLUSTERDOWN"), "{request} and {answer:?}: {said}");
+        nodes.pass(Duration::from_millis(500));
+        let said = nodes.run(gateway, client, "MGET k a b c");
+        assert!(said.starts_with("*4 "), "{request}: it goes on: {said}");
     }
 }
 

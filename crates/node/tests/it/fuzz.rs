@@ -5,7 +5,7 @@ use node::settings::Settings;
 use node::{GroupId, NodeId};
 use stdx::Duration;
 
-use crate::cluster::Nodes;
+use crate::cluster::{ANSWER, Nodes, STAMP_BYTES, answer_at};
 
 /// Messages of the consensus, and the words of a node that votes, are taken as the library takes them: from members.
 const RAFT: u8 = 1;
@@ -71,6 +71,66 @@ fn fuzz_a_cluster() {
         nodes.exchange(|_, _, _| true);
         u64::from(input.first().copied().unwrap_or_default())
     });
+}
+
+/// What a client asks of several groups and of leaders besides: each answer is of another form.
+const QUESTIONS: &[&str] = &[
+    "KEYS *",
+    "SCAN 0 COUNT 2",
+    "RANDOMKEY",
+    "WATCH k a b c",
+    "EVAL \"return redis.call('get', 'un' .. 'declared')\" 0",
+    "MULTI\r\nDBSIZE\r\nSET a 1\r\nSET b 2\r\nKEYS *\r\nEXEC",
+    "WATCH k a\r\nMULTI\r\nSET k 1\r\nCONFIG GET save\r\nEXEC",
+    "RPUSH list a b\r\nBLMPOP 0.05 1 list LEFT\r\nBZPOPMIN none 0.05",
+    "XREAD BLOCK 20 STREAMS stream $",
+    "CLIENT REQUESTID 7\r\nMSET a 5 b 6",
+    "SUNIONSTORE s1 s2 s3",
+    "GETRANGE k 0 -1\r\nFCALL f 0",
+    "DEBUG DIGEST",
+];
+
+/// One of the stories, and which answer of it is not as it was.
+fn tell(nodes: &mut Nodes, story: u8, passed: u8, end: &[u8]) -> bool {
+    let line = STORY.iter().chain(QUESTIONS).nth(usize::from(story) % (STORY.len() + QUESTIONS.len()));
+    let gateway = 1 + nodes.leader().expect("who answers leads") % 3;
+    let client = nodes.host(gateway).connect(0);
+    nodes.host(gateway).send(client, format!("{}\r\n", line.expect("one of them")).as_bytes());
+    nodes.host(gateway).settle();
+    let is_forged = nodes.exchange_but_one_answer(usize::from(passed), end);
+    nodes.pass(Duration::from_millis(100));
+    let said = nodes.host(gateway).received_bytes(client);
+    assert!(said.is_empty() || said.ends_with(b"\r\n"), "a client is told {:?}", String::from_utf8_lossy(&said));
+    is_forged
+}
+
+/// The node that was asked says what no node would say to what it was asked.
+#[test]
+fn fuzz_answers() {
+    let mut corpus = Vec::new();
+    let mut nodes = Nodes::of_cores(2, &Settings::default());
+    for story in 0..(STORY.len() + QUESTIONS.len()) as u8 {
+        let mut said = Vec::new();
+        nodes.overhear(&mut said, |nodes| _ = tell(nodes, story, u8::MAX, &[]));
+        let answers = said.iter().filter(|bytes| bytes[0] == ANSWER);
+        corpus.extend((0..).zip(answers).map(|(passed, bytes)| {
+            let end = &bytes[answer_at(bytes)..bytes.len() - STAMP_BYTES];
+            [&[story, passed], end].concat()
+        }));
+    }
+    assert!(corpus.len() > 30, "{} answers", corpus.len());
+    let (mut told, mut forged) = (0, 0);
+    Fuzz::new("peer-answers", corpus).rounds(1_500).run(|input| {
+        let Some((&[story, passed], end)) = input.split_first_chunk() else { return 0 };
+        told += 1;
+        if told % 300 == 0 {
+            nodes = Nodes::of_cores(2, &Settings::default());
+        }
+        let is_forged = tell(&mut nodes, story, passed % 8, end);
+        forged += usize::from(is_forged);
+        u64::from(story) << 8 | u64::from(is_forged)
+    });
+    assert!(forged > told / 4, "{forged} of {told}");
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub struct Host {
     closed: BTreeSet<SessionId>,
     /// Whom the host was last told to be linked to.
     pub peers: Vec<NodeId>,
+    /// Where they are found.
+    pub addresses: Vec<String>,
     /// Chunks of checkpoints, by group and number.
     checkpoints: BTreeMap<(GroupId, u64), Checkpoint>,
     /// No checkpoint can be kept.
@@ -146,6 +148,7 @@ impl Host {
             paused: BTreeSet::new(),
             closed: BTreeSet::new(),
             peers: Vec::new(),
+            addresses: Vec::new(),
             checkpoints: BTreeMap::new(),
             is_full: false,
             tls: Some(Ok(())),
@@ -370,7 +373,10 @@ impl Host {
             Action::Log { line, .. } => self.log.push(line),
             Action::Secure { id, .. } => self.waits_for_tls.push((core, id)),
             Action::Sleep { duration } => self.pass(duration),
-            Action::Peers(peers) => self.peers = peers.into_iter().map(|(node, _)| node).collect(),
+            Action::Peers(peers) => {
+                (self.peers, self.addresses) =
+                    peers.into_iter().map(|(node, member)| (node, member.cluster_address)).unzip();
+            }
             Action::Fatal { line } => panic!("{line}"),
             Action::Close { session } | Action::Abort { session } => {
                 self.closed.insert(session);

@@ -6,7 +6,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use node::entry;
 use node::event::NodeId;
+use resp::Args;
 use stdx::leb128;
 
 use super::{Universe, say};
@@ -14,9 +16,6 @@ use crate::{MILLISECOND, Plan};
 
 /// Messages that it remembers, to send them once more.
 const REMEMBERED_MAX: usize = 64;
-
-/// Answers that it makes up at a time: it does not know what others are being asked.
-const ANSWERS_AT_ONCE: u64 = 32;
 
 /// The largest number that is taken from others.
 const NUMBER_MAX: u64 = consensus::limits::NUMBER_MAX;
@@ -26,7 +25,7 @@ const RAFT: u8 = 1;
 const REQUEST: u8 = 2;
 const ANSWER: u8 = 3;
 const PUBLISH: u8 = 4;
-const ANNOUNCE: u8 = 9;
+const ANNOUNCE: u8 = 8;
 const WAKE: u8 = 10;
 const REFUSED: u8 = 11;
 const ALIVE: u8 = 12;
@@ -34,6 +33,17 @@ const TESTIFY: u8 = 14;
 const BULLETIN: u8 = 30;
 const VITALS: u8 = 43;
 const VACANT: u8 = 44;
+
+// Kinds of what is asked.
+const WRITE: u8 = 1;
+const READ: u8 = 2;
+const EXEC: u8 = 3;
+const READ_AT_ONCE: u8 = 4;
+const VERSIONS: u8 = 6;
+const LOCK: u8 = 7;
+const PREPARE: u8 = 8;
+const RESOLVE: u8 = 9;
+const SCRIPT: u8 = 13;
 
 // Kinds of the messages of consensus.
 const APPEND_REPLY: u8 = 2;
@@ -55,12 +65,14 @@ pub(crate) struct Lies {
     life: u64,
     /// Groups that it has led: there its word counts, and it keeps it.
     led: BTreeSet<u32>,
+    /// Which machine has asked it for which group: there its word counts as well.
+    asked: BTreeSet<(usize, u32)>,
 }
 
 impl Lies {
     pub(crate) fn new(plan: &Plan) -> Self {
         let liar = plan.liars.then_some((plan.seed % plan.nodes as u64) as usize);
-        Self { liar, past: VecDeque::new(), life: 0, led: BTreeSet::new() }
+        Self { liar, past: VecDeque::new(), life: 0, led: BTreeSet::new(), asked: BTreeSet::new() }
     }
 
     /// A machine leads these groups.
@@ -81,11 +93,10 @@ impl Universe {
         if std::mem::replace(&mut self.lies.life, life) != life {
             self.lies.past.clear();
         }
-        let (what, lies) = match self.some(6) {
+        let (what, lies) = match self.some(5) {
             0 => ("it repeats what it has said", self.repeat()),
             1 | 2 => ("it lies about its log or its term", self.lie_of_consensus(bytes)),
-            3 => ("it answers what it was not asked", self.lie_of_answers(bytes)),
-            4 => ("it lies about where nodes are found", self.lie_of_addresses(machine)),
+            3 => ("it lies about where nodes are found", self.lie_of_addresses(machine)),
             _ => ("it lies about who holds a group", self.lie_of_members(machine)),
         };
         if !matches!(bytes.first(), Some(&(TESTIFY | VACANT))) {
@@ -94,15 +105,99 @@ impl Universe {
                 self.lies.past.pop_front();
             }
         }
-        for mut lie in lies {
-            if carries_moment(&lie) {
-                lie.extend_from_slice(&i64::MAX.to_le_bytes());
-            }
-            say!(self, "node {} lies to node {}: {what}: {lie:?}", machine + 1, to + 1);
-            self.probes.reach("a node lied");
+        for lie in lies {
             let core_count = self.machines[to].process.as_ref().map_or(1, |process| process.cores.len() as u64);
             let core = if self.prng.chance(1, 2) { core } else { self.some(core_count) as u16 };
-            self.carry(machine, to, (link, core), lie);
+            self.lie((machine, to), (link, core), what, lie);
+        }
+    }
+
+    fn lie(&mut self, (from, to): (usize, usize), way: (u16, u16), what: &str, mut lie: Vec<u8>) {
+        if carries_moment(&lie) {
+            lie.extend_from_slice(&i64::MAX.to_le_bytes());
+        }
+        say!(self, "node {} lies to node {}: {what}: {lie:?}", from + 1, to + 1);
+        self.probes.reach("a node lied");
+        self.carry(from, to, way, lie);
+    }
+
+    /// A machine asks another one for something: the one that lies answers in its place, and is the first to do so. It
+    /// knows what is asked, as nobody on a network would, and what answers look like.
+    pub(crate) fn perhaps_answer_instead(&mut self, asker: usize, asked: usize, bytes: &[u8]) {
+        let Some(liar) = self.lies.liar.filter(|liar| *liar != asker) else { return };
+        let Some(request) = Overheard::read(bytes) else { return };
+        if asked == liar {
+            self.lies.asked.insert((asker, request.group));
+            return;
+        }
+        let is_believed = self.lies.led.contains(&request.group) || self.lies.asked.contains(&(asker, request.group));
+        let is_there = self.machines[liar].process.is_some();
+        if is_believed || !is_there || !self.luck(self.faults.lies) || !self.link(liar, asker) {
+            return;
+        }
+        let kind = [ANSWER, ANSWER, ANSWER, REFUSED, ALIVE][self.some(5) as usize];
+        let mut lie = vec![kind];
+        for number in [request.boot, u64::from(request.group), request.number] {
+            leb128::put(&mut lie, number);
+        }
+        if kind == ANSWER {
+            let Some((proof, answer)) = self.false_answer(&request) else { return };
+            // The place of the log, the moment of that, and no toll.
+            let place = [0, 1 << self.some(20)][self.some(2) as usize];
+            leb128::put(&mut lie, place);
+            lie.extend_from_slice(&[0; size_of::<i64>()]);
+            lie.extend_from_slice(&[0, proof]);
+            lie.extend_from_slice(&answer);
+        }
+        self.lie((liar, asker), (0, request.core), "it answers what others are asked", lie);
+    }
+
+    /// What a leader might answer, and has not.
+    fn false_answer(&mut self, request: &Overheard<'_>) -> Option<(u8, Vec<u8>)> {
+        const OBSERVED: u8 = 1;
+        const COMMITTED: u8 = 2;
+        let null: &[u8] = if request.is_resp3 { b"_\r\n" } else { b"$-1\r\n" };
+        let null_array: &[u8] = if request.is_resp3 { b"_\r\n" } else { b"*-1\r\n" };
+        let rest = &mut request.body.get(1..)?;
+        Some(match *request.body.first()? {
+            kind @ (WRITE | READ | READ_AT_ONCE) => {
+                let mut spans = Vec::new();
+                let (_, args) = entry::take_words(rest, &mut spans)?;
+                let reply = self.false_reply(args, null, null_array);
+                (if kind == WRITE { COMMITTED } else { OBSERVED }, reply)
+            }
+            // A watched key has changed.
+            EXEC => (COMMITTED, null_array.to_vec()),
+            SCRIPT => (COMMITTED, b"+OK\r\n".to_vec()),
+            VERSIONS => {
+                let mut versions = Vec::new();
+                (0..leb128::take(rest)?).for_each(|_| leb128::put(&mut versions, self.some(100)));
+                (OBSERVED, versions)
+            }
+            LOCK => {
+                let _transaction: [u64; 4] = numbers(rest)?;
+                let key_count = leb128::take(rest)?;
+                // Granted, under some number; none of the keys exists, and nothing was asked beside.
+                let mut granted = vec![1, 1, 1 + self.some(100) as u8];
+                leb128::put(&mut granted, key_count);
+                (0..=key_count).for_each(|_| granted.push(0));
+                (OBSERVED, granted)
+            }
+            PREPARE => (COMMITTED, vec![1]),
+            RESOLVE => (COMMITTED, Vec::new()),
+            _ => return None,
+        })
+    }
+
+    fn false_reply(&mut self, args: Args<'_>, null: &[u8], null_array: &[u8]) -> Vec<u8> {
+        let has = |option: &[u8]| args.iter().any(|word| word == option);
+        match args.at(0).to_ascii_lowercase().as_slice() {
+            b"set" if !has(b"GET") && !(has(b"NX") && self.luck(500)) => b"+OK\r\n".to_vec(),
+            b"get" | b"set" => null.to_vec(),
+            b"incrby" | b"decrby" => format!(":{}\r\n", self.some(1_000)).into_bytes(),
+            b"lrange" | b"smembers" | b"hgetall" | b"mget" => b"*0\r\n".to_vec(),
+            b"blpop" | b"brpop" | b"xread" | b"xreadgroup" => null_array.to_vec(),
+            _ => format!(":{}\r\n", self.some(2)).into_bytes(),
         }
     }
 
@@ -147,31 +242,6 @@ impl Universe {
             message.numbers[LIFE] = self.some(NUMBER_MAX);
         }
         vec![message.bytes()]
-    }
-
-    /// Answers to what was asked of groups that it has never led.
-    fn lie_of_answers(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
-        let group = self.some(u64::from(self.group_count));
-        let Some((&ANSWER, mut rest)) = bytes.split_first() else { return Vec::new() };
-        if self.lies.led.contains(&(group as u32)) {
-            return Vec::new();
-        }
-        let (Some(boot), Some(_), Some(_)) =
-            (leb128::take(&mut rest), leb128::take(&mut rest), leb128::take(&mut rest))
-        else {
-            return Vec::new();
-        };
-        let first = 1 + self.some(1_000);
-        let kind = [ANSWER, ANSWER, REFUSED, ALIVE][self.some(4) as usize];
-        let answer = |number| {
-            let mut lie = vec![kind];
-            [boot, group, number].into_iter().for_each(|number| leb128::put(&mut lie, number));
-            if kind == ANSWER {
-                lie.extend_from_slice(rest.split_last_chunk::<8>().map_or(rest, |(rest, _)| rest));
-            }
-            lie
-        };
-        (first..first + ANSWERS_AT_ONCE).map(answer).collect()
     }
 
     /// Another node is where the liar is.
@@ -260,4 +330,33 @@ impl RaftMessage {
         bytes.extend_from_slice(&self.rest);
         bytes
     }
+}
+
+/// What a machine asks of a group, as far as an answer has to fit: see `wire::encode_request`.
+struct Overheard<'a> {
+    core: u16,
+    boot: u64,
+    number: u64,
+    group: u32,
+    is_resp3: bool,
+    /// Its kind, and what stands behind it.
+    body: &'a [u8],
+}
+
+impl<'a> Overheard<'a> {
+    fn read(bytes: &'a [u8]) -> Option<Self> {
+        let (mut rest, _moment) = bytes.strip_prefix(&[REQUEST])?.split_last_chunk::<{ size_of::<i64>() }>()?;
+        let [_node, core, boot, _serial, number, _floor, _previous, group] = numbers(&mut rest)?;
+        let (manner, body) = rest.split_first()?;
+        let (core, group) = (u16::try_from(core).ok()?, u32::try_from(group).ok()?);
+        Some(Self { core, boot, number, group, is_resp3: manner & 3 == 3, body })
+    }
+}
+
+fn numbers<const COUNT: usize>(rest: &mut &[u8]) -> Option<[u64; COUNT]> {
+    let mut numbers = [0; COUNT];
+    for number in &mut numbers {
+        *number = leb128::take(rest)?;
+    }
+    Some(numbers)
 }
