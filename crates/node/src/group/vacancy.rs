@@ -10,12 +10,12 @@
 //!
 //! That a member has been let go is told by the leader's bulletin, or by the member's own log. An old bulletin is not
 //! believed: of one that knows less than this replica has applied nothing follows. Nor is any while another leader has
-//! been heard of late. While the roster wants the replica here, a second member is asked: one node that lies must not
-//! talk others out of what they hold. Where nobody else knows, of late is much longer. A member that is let go does not
+//! been heard of late. A second member is asked as well, if there is one by the roster: one node that lies must not talk
+//! others out of what they hold. Where none answers, of late is much longer. A member that is let go does not
 //! take part again before it has given up what it had, which it tells the leader, and from then on it has another life
 //! for the others: what it has acknowledged before counts no more.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use consensus::{Options, Replica, Seed};
 use journal::Append;
@@ -58,6 +58,9 @@ enum Stage {
     /// It is durable.
     Durable,
 }
+
+/// The level at which all nodes answer whether another one is a member.
+const WITNESSED: stdx::Level = stdx::Level(2);
 
 /// The ticket of the append by which a replica gives up its log: behind all tickets of its life.
 const LAST_TICKET: u64 = u64::MAX;
@@ -125,16 +128,22 @@ impl Group {
         if bulletin.has(self.node) || bulletin.applied <= self.replica.committed_index() {
             return;
         }
-        let is_wanted = outlet.context.roster.is_placed(self.id, self.node);
-        let is_disputed = is_wanted && !self.is_confirmed_by_another(bulletin.leader, now);
+        // A second member can be asked: the group lives here, as far as the roster knows, or on other nodes beside this
+        // leader. Those of an older version do not answer.
+        let roster = &outlet.context.roster;
+        let placed = roster.placement(self.id);
+        let is_another = |node: &u64| ![self.node.0, bulletin.leader.0].contains(node);
+        let has_others = outlet.context.level >= WITNESSED && placed.is_some_and(|nodes| nodes.iter().any(is_another));
+        let is_disputed = (roster.is_placed(self.id, self.node) || has_others)
+            && !self.is_confirmed_by_another(bulletin.leader, now);
         let silence = if is_disputed { limits::LET_GO_SILENCE } else { limits::LEADER_HEARD };
         let mut others = self.vacancy.heard.keys().filter(|node| **node != bulletin.leader.0);
         if now.instant.since(since) >= silence && !others.any(|node| self.was_led_by(*node, silence)) {
             self.vacancy.is_let_go = true;
         } else if is_disputed {
-            let others = bulletin.voters.iter().filter(|node| ![self.node.0, bulletin.leader.0].contains(node));
-            for other in others.take(limits::WITNESSES_ASKED_MAX) {
-                outlet.send(NodeId(*other), self.id, Lane::Log, wire::encode_am_member(self.id));
+            let asked: BTreeSet<u64> = bulletin.voters.iter().chain(placed.into_iter().flatten()).copied().collect();
+            for other in asked.into_iter().filter(is_another).take(limits::WITNESSES_ASKED_MAX) {
+                outlet.send(NodeId(other), self.id, Lane::Log, wire::encode_am_member(self.id));
             }
         }
     }

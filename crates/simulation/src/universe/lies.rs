@@ -33,6 +33,7 @@ const TESTIFY: u8 = 14;
 const BULLETIN: u8 = 30;
 const VITALS: u8 = 43;
 const VACANT: u8 = 44;
+const NO_MEMBER: u8 = 46;
 
 // Kinds of what is asked.
 const WRITE: u8 = 1;
@@ -257,11 +258,17 @@ impl Universe {
         vec![lie]
     }
 
-    /// It leads a group that it does not lead, and nobody else holds it.
+    /// It leads a group that it does not lead, and nobody else holds it; or it knows that the other one does not.
     fn lie_of_members(&mut self, machine: usize) -> Vec<Vec<u8>> {
         let group = self.some(u64::from(self.group_count)) as u32;
         if self.lies.led.contains(&group) {
             return Vec::new();
+        }
+        if self.prng.chance(1, 2) {
+            let mut lie = vec![NO_MEMBER];
+            leb128::put(&mut lie, u64::from(group));
+            leb128::put(&mut lie, 1 << self.some(60));
+            return vec![lie];
         }
         let bulletin = node::bulletin::Bulletin {
             group: node::GroupId(group),
