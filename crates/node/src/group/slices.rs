@@ -123,6 +123,9 @@ impl Leaving {
 
 const EXPORTED: &str = "a leader has read it in, and checksums hold";
 
+/// Participants of a transaction, and what it changes in one of them.
+type Arrived = (Vec<u32>, Vec<Effect>);
+
 impl Group {
     /// See [`Core::narrow_slices`](crate::Core::narrow_slices).
     pub(crate) fn narrow_slices(&mut self, slicing: Slicing) {
@@ -176,7 +179,7 @@ impl Group {
         participants: Vec<u32>,
         effects: Vec<Effect>,
         (origin, floor): (Origin, u64),
-    ) -> Result<Option<(Vec<u32>, Vec<Effect>)>, Corrupt> {
+    ) -> Result<Option<Arrived>, Corrupt> {
         // Its gateway may ask again.
         if self.is_arriving(transaction) {
             return Ok(None);

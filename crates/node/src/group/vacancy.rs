@@ -134,8 +134,8 @@ impl Group {
         let placed = roster.placement(self.id);
         let is_another = |node: &u64| ![self.node.0, bulletin.leader.0].contains(node);
         let has_others = outlet.context.level >= WITNESSED && placed.is_some_and(|nodes| nodes.iter().any(is_another));
-        let is_disputed = (roster.is_placed(self.id, self.node) || has_others)
-            && !self.is_confirmed_by_another(bulletin.leader, now);
+        let is_disputed =
+            (roster.is_placed(self.id, self.node) || has_others) && !self.is_confirmed_by_another(bulletin.leader, now);
         let silence = if is_disputed { limits::LET_GO_SILENCE } else { limits::LEADER_HEARD };
         let mut others = self.vacancy.heard.keys().filter(|node| **node != bulletin.leader.0);
         if now.instant.since(since) >= silence && !others.any(|node| self.was_led_by(*node, silence)) {

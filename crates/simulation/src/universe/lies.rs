@@ -193,7 +193,7 @@ impl Universe {
     fn false_reply(&mut self, args: Args<'_>, null: &[u8], null_array: &[u8]) -> Vec<u8> {
         let has = |option: &[u8]| args.iter().any(|word| word == option);
         match args.at(0).to_ascii_lowercase().as_slice() {
-            b"set" if !has(b"GET") && !(has(b"NX") && self.luck(500)) => b"+OK\r\n".to_vec(),
+            b"set" if !(has(b"GET") || has(b"NX") && self.luck(500)) => b"+OK\r\n".to_vec(),
             b"get" | b"set" => null.to_vec(),
             b"incrby" | b"decrby" => format!(":{}\r\n", self.some(1_000)).into_bytes(),
             b"lrange" | b"smembers" | b"hgetall" | b"mget" => b"*0\r\n".to_vec(),
