@@ -614,9 +614,9 @@ impl Replica {
 
     /// May it not yet ask for votes?
     ///
-    /// Ticks may come in a burst: for its own vote, too, the clock decides. While a checkpoint is written there is nothing
-    /// between what is applied and the beginning of the log. And who is alone has won as soon as it asks: what it holds
-    /// must be on disk by then, which requests for votes wait for where there are others.
+    /// Ticks may come in a burst: for its own vote, too, the clock decides. While a checkpoint is written there is
+    /// nothing between what is applied and the beginning of the log. And who is alone has won as soon as it asks: what
+    /// it holds must be on disk by then, which requests for votes wait for where there are others.
     fn must_rest(&self) -> bool {
         let log = &self.raft.raft.raft_log;
         self.promise.holds() || self.restoring != 0 || self.is_alone() && log.persisted < log.last_index()

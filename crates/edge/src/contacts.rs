@@ -37,8 +37,8 @@ pub fn write(directory: &Path, contacts: &[Contact]) -> Result<(), Fault> {
     written.map_err(|cause| Fault::File { path, purpose: "write", cause })
 }
 
-/// The nodes that a directory remembers, if it was repaired and has not been given the roster since ([`forget`]). A file
-/// with the name of a checkpoint proves nothing: it may be half of one that was on its way when the process died.
+/// The nodes that a directory remembers, if it was repaired and has not been given the roster since ([`forget`]). A
+/// file with the name of a checkpoint proves nothing: it may be half of one that was on its way when the process died.
 ///
 /// # Errors
 /// If the file cannot be read, or does not say what it should.

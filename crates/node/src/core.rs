@@ -1315,7 +1315,12 @@ impl Core {
         let (own_node, is_alone) = (self.context.node, self.context.roster.is_empty());
         // Whom this node has asked to take it in speaks for itself.
         if own_node != node && is_alone && (!is_first_hand || self.seeds.contains(&node)) {
-            return self.get_acquainted(node, member, actions);
+            // An operator has said where it is found. Others may know better only if it is not heard there.
+            let is_known = self.context.neighbours.hears(node) || self.seeds.contains(&node) && !self.is_forsaken();
+            if is_first_hand || !is_known {
+                self.get_acquainted(node, member, actions);
+            }
+            return;
         }
         let known = self.context.roster.get(node);
         if known.is_some_and(|known| known.is_found_as(member) || known.is_removed) {
@@ -1459,8 +1464,7 @@ impl Core {
             Standing::Leaderless => false,
         };
         self.leaderless_since = if hears_leader { None } else { self.leaderless_since.or(Some(self.now.instant)) };
-        let is_silence = |since: Instant| self.now.instant.since(since) >= limits::FORSAKEN_AFTER;
-        let is_forsaken = self.leaderless_since.is_some_and(is_silence);
+        let is_forsaken = self.is_forsaken();
         if is_known && !is_forsaken || is_by_itself || is_expelled {
             return;
         }
@@ -1484,6 +1488,12 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// True if this node has heard no leader of the metadata for a while.
+    fn is_forsaken(&self) -> bool {
+        let is_silence = |since: Instant| self.now.instant.since(since) >= limits::FORSAKEN_AFTER;
+        self.leaderless_since.is_some_and(is_silence)
     }
 
     fn announce_to(&self, to: NodeId, actions: &mut Vec<Action>) {

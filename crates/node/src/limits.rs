@@ -268,13 +268,13 @@ pub const WITNESSES_ASKED_MAX: usize = 8;
 /// A leader that has told nothing for so long may be none any more.
 pub const BULLETIN_STALE: Duration = Duration::from_secs(4);
 
-/// A leader that was heard within this time is believed before any other node that says it leads. A replica that was let
-/// go, as two members say, gives up what it has when it has heard no other leader for so long.
+/// A leader that was heard within this time is believed before any other node that says it leads. A replica that was
+/// let go, as two members say, gives up what it has when it has heard no other leader for so long.
 pub const LEADER_HEARD: Duration = Duration::from_secs(2);
 
-/// A replica does not give up what it has, whatever one node says that claims to lead, before it has heard no other leader
-/// for so long. Where a second member says that it was let go, or by the roster there can be none, [`LEADER_HEARD`] is
-/// enough.
+/// A replica does not give up what it has, whatever one node says that claims to lead, before it has heard no other
+/// leader for so long. Where a second member says that it was let go, or by the roster there can be none,
+/// [`LEADER_HEARD`] is enough.
 pub const LET_GO_SILENCE: Duration = Duration::from_secs(30);
 
 /// How often the leader of the metadata looks whether a group should live elsewhere. Longer than it takes until what

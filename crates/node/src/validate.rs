@@ -5,8 +5,8 @@
 //! values of transactions are read in by the group before it logs them. What a slot held that moves between groups
 //! (`Effect::Take`) is left to the checksums of the link: a leader says so, who is believed.
 //!
-//! Answers go to clients as they come, or are looked into by what has asked. So none may be less or more than one reply,
-//! or lack what was asked for. Whether what they say is true, only the leader knows that gives them.
+//! Answers go to clients as they come, or are looked into by what has asked. So none may be less or more than one
+//! reply, or lack what was asked for. Whether what they say is true, only the leader knows that gives them.
 
 use command::{Join, Span as KeySpan};
 use keyspace::{Body, DataCommand};

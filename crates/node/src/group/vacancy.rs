@@ -10,10 +10,10 @@
 //!
 //! That a member has been let go is told by the leader's bulletin, or by the member's own log. An old bulletin is not
 //! believed: of one that knows less than this replica has applied nothing follows. Nor is any while another leader has
-//! been heard of late. A second member is asked as well, if there is one by the roster: one node that lies must not talk
-//! others out of what they hold. Where none answers, of late is much longer. A member that is let go does not
-//! take part again before it has given up what it had, which it tells the leader, and from then on it has another life
-//! for the others: what it has acknowledged before counts no more.
+//! been heard of late. A second member is asked as well, if there is one by the roster: one node that lies must not
+//! talk others out of what they hold. Where none answers, of late is much longer. A member that is let go does not take
+//! part again before it has given up what it had, which it tells the leader, and from then on it has another life for
+//! the others: what it has acknowledged before counts no more.
 
 use std::collections::{BTreeMap, BTreeSet};
 

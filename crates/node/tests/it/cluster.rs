@@ -461,6 +461,25 @@ fn a_node_that_joins_does_not_let_go_of_whom_it_has_asked() {
     assert_eq!(hear_of(6), [NodeId(5), NodeId(6), NodeId(7)]);
 }
 
+/// Where the node is that is asked was said by an operator: a third one knows better only if nobody is heard there.
+#[test]
+fn a_node_that_joins_believes_nobody_else_where_the_one_is_that_it_has_asked() {
+    const ANNOUNCE: u8 = 8;
+    let mut host = Host::unloaded_with_seeds(1, Settings::default(), 9, &[7]);
+    host.load(9, &[]);
+    let is_moved = |host: &mut Host| {
+        host.peers.clear();
+        host.hear(NodeId(5), GroupId(0), &[ANNOUNCE, 7, 1, b'a', 1, b'b']);
+        host.settle();
+        !host.peers.is_empty()
+    };
+    assert!(!is_moved(&mut host));
+    for _ in 0..12 {
+        host.pass(Duration::from_millis(500));
+    }
+    assert!(is_moved(&mut host));
+}
+
 /// A replica that the roster wants here gives up what it has after two seconds if a second member says that it was let
 /// go, and after half a minute if nobody but a single leader does.
 #[test]

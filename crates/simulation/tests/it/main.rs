@@ -132,7 +132,8 @@ fn what_an_earlier_life_said_comes_after_a_later_one() {
     assert_eq!(outcome.failure, None);
 }
 
-/// A replica was let go, and was wanted again before it heard so: for half a minute its node had no leader of the group.
+/// A replica was let go, and was wanted again before it heard so: for half a minute its node had no leader of the
+/// group.
 #[test]
 fn a_replica_that_is_wanted_again_hears_in_time_that_it_was_let_go() {
     for seed in [800_158, 800_394] {
