@@ -382,10 +382,13 @@ impl Peers {
         self.seeks_own_host = true;
     }
 
-    /// A member or an invited node has called at this address.
+    /// A member or an invited node has called at this address. One that is good on a single line only says nothing.
     fn note_called_at(&mut self, address: io::Result<SocketAddr>) {
-        let Some(host) = address.ok().map(|address| address.ip().to_canonical()).filter(|host| !host.is_loopback())
-        else {
+        let is_reachable = |host: &IpAddr| match host {
+            IpAddr::V4(host) => !host.is_loopback() && !host.is_link_local(),
+            IpAddr::V6(host) => !host.is_loopback() && !host.is_unicast_link_local(),
+        };
+        let Some(host) = address.ok().map(|address| address.ip().to_canonical()).filter(is_reachable) else {
             return;
         };
         if std::mem::take(&mut self.seeks_own_host) {

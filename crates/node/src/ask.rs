@@ -6,7 +6,7 @@ use command::{Join, Refusal};
 use keyspace::DataCommand;
 use resp::{Protocol, Span, Writer};
 use stdx::slot::{Slot, slot_of};
-use stdx::{Duration, leb128};
+use stdx::{Duration, Instant, leb128};
 
 use crate::acl::Wish;
 use crate::commands::{self, Answer, ControlCommand, Known, Question};
@@ -14,8 +14,9 @@ use crate::core::Core;
 use crate::entry::Reader;
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::frame;
-use crate::group::{LOADING, NO_QUORUM, Standing};
+use crate::group::{Group, LOADING, NO_QUORUM, Standing};
 use crate::letter::{HOLDERS_APPLIED, Mail, Origin, Request, RequestBody};
+use crate::limits;
 use crate::parameters::Pairs;
 use crate::redirect;
 use crate::relay::Purpose;
@@ -59,6 +60,8 @@ pub(crate) struct Deferred {
     from: CoreId,
     question_id: u64,
     question: Question,
+    /// When it was put.
+    since: Instant,
     /// What the groups have answered that were free, to [`Question::Whole`].
     parts: Vec<(GroupId, u64, Vec<u8>)>,
     /// The same to [`Question::Versions`].
@@ -361,18 +364,30 @@ impl Core {
         } else {
             question
         };
-        let deferred = Deferred { from, question_id, question, parts: Vec::new(), versions: Vec::new() };
+        let since = self.now.instant;
+        let deferred = Deferred { from, question_id, question, since, parts: Vec::new(), versions: Vec::new() };
         self.answer_deferred(deferred, actions);
     }
 
     fn answer_deferred(&mut self, mut deferred: Deferred, actions: &mut Vec<Action>) {
         let Deferred { from, question_id, .. } = deferred;
         self.answering = (from, question_id);
-        match self.answer(&mut deferred, actions) {
+        let answer = self.answer(&mut deferred, actions).or_else(|| self.give_up(&deferred));
+        match answer {
             Some(answer) if from == self.context.core => self.take_answer(from, question_id, answer, actions),
             Some(answer) => self.outbox.push(self.context.core, from, Mail::Answer { question_id, answer }),
             None => self.deferred_questions.push(deferred),
         }
+    }
+
+    /// The answer to who has waited for too long until a replica here has what its leader had. It may be cut off since.
+    fn give_up(&self, deferred: &Deferred) -> Option<Answer> {
+        let Question::At { places, .. } = &deferred.question else { return None };
+        let is_behind =
+            |group: &&Group| places.get(group.id().0 as usize).is_some_and(|place| group.applied() < *place);
+        let behind = self.groups().filter(|group| !group.is_vacant()).find(is_behind)?;
+        let is_over = self.now.instant.since(deferred.since) >= limits::REQUEST_PATIENCE;
+        is_over.then(|| Answer::Late(self.no_quorum(behind.id())))
     }
 
     /// Asks again those who could not answer, and lets transactions go on that have waited for that. True if some have.
@@ -498,6 +513,11 @@ impl Core {
             let Some(protocol) = self.sessions.get(session).map(Session::protocol) else { return };
             let question = Question::Whole { words: words.clone(), protocol };
             return self.ask(session, ticket, joining, words, question, actions);
+        }
+        if let Some(Answer::Late(text)) = answers.iter().find(|answer| matches!(answer, Answer::Late(_))) {
+            let Some(protocol) = self.sessions.get(session).map(Session::protocol) else { return };
+            let (refusal, is_composed) = (Refusal::new(text.clone()), matches!(joining, Joining::Composed(_)));
+            return self.finish_joined(session, ticket, Err(refusal), Writer::new(protocol), is_composed);
         }
         match joining {
             Joining::Whole(command) => {

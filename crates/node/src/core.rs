@@ -276,6 +276,19 @@ impl Context {
         self.roster = roster;
     }
 
+    /// Another node has reached this one at that host: it is found there, unless the cluster knows of a place already at
+    /// which other machines reach it. One caller may come by a way that others do not have.
+    fn found_at(&mut self, host: &str) -> bool {
+        let is_loopback =
+            |address: &str| ["127.", "[::1]", "localhost:"].iter().any(|start| address.starts_with(start));
+        let is_placed = self.roster.get(self.node).is_some_and(|known| !is_loopback(&known.cluster_address));
+        if !is_placed {
+            self.own.move_to(host);
+            self.is_own_host_unknown = false;
+        }
+        !is_placed
+    }
+
     /// What a request counts as.
     #[inline]
     pub(crate) fn asked(&mut self, known: Known, args: Args<'_>) -> Asked {
@@ -637,9 +650,9 @@ impl Core {
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
             Event::Expelled => self.be_expelled(actions),
             Event::FoundAt { host } => {
-                self.context.own.move_to(&host);
-                self.context.is_own_host_unknown = false;
-                self.announce_at = now.instant;
+                if self.context.found_at(&host) {
+                    self.announce_at = now.instant;
+                }
             }
             Event::Imposture { text } => self.note(timeline::Kind::Refusal, None, text, actions),
             Event::Reachable { node, levels } => {
@@ -1325,6 +1338,10 @@ impl Core {
         let known = self.context.roster.get(node);
         if known.is_some_and(|known| known.is_found_as(member) || known.is_removed) {
             if is_first_hand {
+                // It may have been elsewhere meanwhile.
+                if self.found.remove(&node).is_some() {
+                    self.meet_all(actions);
+                }
                 self.introduce_all_to(node, actions);
             }
             return;
@@ -1467,6 +1484,10 @@ impl Core {
         let is_forsaken = self.is_forsaken();
         if is_known && !is_forsaken || is_by_itself || is_expelled {
             return;
+        }
+        if is_forsaken {
+            // All who are there are told, by all who are.
+            self.announce_at = self.now.instant + limits::FORSAKEN_INTERVAL;
         }
         match standing {
             Standing::Serving => {

@@ -1363,18 +1363,44 @@ impl Group {
         (origin, floor): (Origin, u64),
         outlet: &mut Outlet<'_>,
     ) {
-        if !self.holds_locks_by(transaction, grant) && !self.takes_slots(transaction, &effects) {
+        if !self.may_prepare((transaction, grant), &effects, &origin, outlet) {
+            return;
+        }
+        match self.let_arrive((transaction, grant), participants, effects, (origin, floor)) {
+            Ok(Some((participants, effects))) => {
+                self.log_prepared(transaction, &participants, &effects, (origin, floor));
+            }
+            Ok(None) => {}
+            Err(_) => outlet.answer(&origin, Proof::Refused, PrepareAnswer::Refused.put()),
+        }
+    }
+
+    /// True if a transaction has what it needs to be prepared. Otherwise its gateway is told.
+    fn may_prepare(
+        &mut self,
+        (transaction, grant): (TransactionId, Grant),
+        effects: &[Effect],
+        origin: &Origin,
+        outlet: &mut Outlet<'_>,
+    ) -> bool {
+        let may = self.holds_locks_by(transaction, grant) || self.takes_slots(transaction, effects);
+        if !may {
             let unpacked = self.slices.unpacked.remove(&transaction).unwrap_or_default();
             self.bury_unpacked(unpacked);
-            return outlet.answer(&origin, Proof::Refused, PrepareAnswer::Refused.put());
+            outlet.answer(origin, Proof::Refused, PrepareAnswer::Refused.put());
         }
-        let (participants, effects) =
-            match self.let_arrive((transaction, grant), participants, effects, (origin, floor)) {
-                Ok(Some(arrived)) => arrived,
-                Ok(None) => return,
-                Err(_) => return outlet.answer(&origin, Proof::Refused, PrepareAnswer::Refused.put()),
-            };
-        for effect in &effects {
+        may
+    }
+
+    /// Logs what a transaction changes, of which large values have been read in.
+    fn log_prepared(
+        &mut self,
+        transaction: TransactionId,
+        participants: &[u32],
+        effects: &[Effect],
+        (origin, floor): (Origin, u64),
+    ) {
+        for effect in effects {
             match effect {
                 Effect::Key { key, .. } => self.leader.speculation.note(key, self.batch_number),
                 Effect::Flush { .. } | Effect::Swap { .. } => {
@@ -1384,12 +1410,12 @@ impl Group {
             }
         }
         self.claim(&origin, floor);
-        self.leader.sliced_bytes += self.large_bytes(&effects);
+        self.leader.sliced_bytes += self.large_bytes(effects);
         self.leader.locks.set_logged(transaction, true);
         if participants == [self.id.0] {
-            self.leader.builder.install(transaction, &effects);
+            self.leader.builder.install(transaction, effects);
         } else {
-            self.leader.builder.prepare(transaction, &participants, &effects);
+            self.leader.builder.prepare(transaction, participants, effects);
         }
         self.leader.waiters.push(Waiter::Step(origin));
     }

@@ -306,6 +306,9 @@ pub const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(300);
 /// know: somebody may have told them something else. Longer than elections take.
 pub const FORSAKEN_AFTER: Duration = Duration::from_secs(4);
 
+/// How often such a node tells them.
+pub const FORSAKEN_INTERVAL: Duration = Duration::from_secs(2);
+
 /// Bytes of a group's log held in memory once they have been applied, for members that are behind. Those who lack more
 /// are fed from the disk.
 pub const LOG_BYTES_MAX: usize = 16 << 20;
@@ -481,8 +484,8 @@ pub const REFUSAL_PATIENCE: Duration = Duration::from_secs(30);
 /// Participants asked at a time whether they have ended a transaction.
 pub const ENDINGS_ASKED_MAX: usize = 256;
 
-/// Transactions that one item forgets.
-pub const FORGOTTEN_PER_ITEM_MAX: usize = 1024;
+/// Transactions that are looked at for that at a time, and that one item forgets at most.
+pub const ENDINGS_LOOKED_AT_MAX: usize = 1024;
 
 /// How often a leader asks about a prepared transaction without a gateway.
 pub const INQUIRY_INTERVAL: Duration = Duration::from_millis(200);

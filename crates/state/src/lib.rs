@@ -347,10 +347,15 @@ impl State {
         self.outcomes.look(transaction)
     }
 
-    /// The transactions whose end is known here, with whether they were committed, and the groups that took part; none
-    /// of them if that is not known.
-    pub fn outcomes(&self) -> impl Iterator<Item = (TransactionId, bool, &[u32])> {
-        self.outcomes.iter()
+    /// The transactions behind this one, or all, whose end is known here, with whether they were committed, and the
+    /// groups that took part; none of them if that is not known.
+    pub fn outcomes_behind(&self, last: Option<TransactionId>) -> impl Iterator<Item = (TransactionId, bool, &[u32])> {
+        self.outcomes.behind(last)
+    }
+
+    /// How many transactions there are whose end is known here.
+    pub fn outcome_count(&self) -> usize {
+        self.outcomes.count()
     }
 
     /// What has been answered to numbered requests.

@@ -6,6 +6,7 @@
 //! logs that it can be forgotten. A *refusal* is kept for those that come late and want to prepare.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use message::entry::Reader;
 use message::{GatewayId, TransactionId};
@@ -60,16 +61,25 @@ impl Outcomes {
         remove(&mut self.participants.0, transaction);
     }
 
-    /// All transactions, with whether they were committed and the groups that took part, none if that is not known.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (TransactionId, bool, &[u32])> {
-        self.known.0.iter().flat_map(|(gateway, known)| {
+    /// The transactions behind this one, or all, with whether they were committed and the groups that took part, none if
+    /// that is not known.
+    pub(crate) fn behind(&self, last: Option<TransactionId>) -> impl Iterator<Item = (TransactionId, bool, &[u32])> {
+        let first = last.map_or(Bound::Unbounded, |last| Bound::Included(last.gateway));
+        self.known.0.range((first, Bound::Unbounded)).flat_map(move |(gateway, known)| {
             let participants = self.participants.0.get(gateway);
-            known.iter().map(move |(number, is_committed)| {
+            let last = last.filter(|last| last.gateway == *gateway);
+            let first = last.map_or(Bound::Unbounded, |last| Bound::Excluded(last.number));
+            known.range((first, Bound::Unbounded)).map(move |(number, is_committed)| {
                 let participants = participants.and_then(|participants| participants.get(number));
                 let transaction = TransactionId { gateway: *gateway, number: *number };
                 (transaction, *is_committed, participants.map_or(&[][..], Vec::as_slice))
             })
         })
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.known.0.values().map(BTreeMap::len).sum()
     }
 }
 

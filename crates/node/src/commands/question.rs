@@ -268,6 +268,8 @@ pub enum Answer {
     Done,
     /// Not possible now; the text is an error reply.
     Refused(String),
+    /// What the answer rests on has not come in time, with the error for the client.
+    Late(String),
 }
 
 /// A core's figures.

@@ -11,6 +11,7 @@
 //! only the leader that has granted them knows. When it has none, it comes too late for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use stdx::Instant;
 
@@ -29,8 +30,8 @@ const SINCE: stdx::Level = stdx::Level(2);
 #[derive(Debug, Default)]
 pub(super) struct Endings {
     looked: Option<Instant>,
-    /// Behind which participants are asked next: where some do not answer, others have their turn.
-    asked_to: Option<TransactionId>,
+    /// Behind which the next look begins.
+    looked_to: Option<TransactionId>,
     known: BTreeMap<TransactionId, Ending>,
 }
 
@@ -53,14 +54,19 @@ impl Group {
             return;
         }
         endings.looked = Some(now.instant);
-        endings.known.retain(|transaction, _| self.state.outcome(*transaction).is_some());
-        let (mut forgotten, mut asked_count) = (Vec::new(), 0);
-        let asked_to = endings.asked_to.take();
-        for (transaction, is_committed, participants) in self.state.outcomes() {
+        // A part of them each time: where a participant has no leader there may be very many.
+        let behind = endings.looked_to.take();
+        let (mut forgotten, mut asked_count, mut looked_count) = (Vec::new(), 0, 0);
+        for (transaction, is_committed, participants) in self.state.outcomes_behind(behind) {
+            if looked_count >= limits::ENDINGS_LOOKED_AT_MAX || asked_count >= limits::ENDINGS_ASKED_MAX {
+                break;
+            }
+            looked_count += 1;
+            endings.looked_to = Some(transaction);
             let new = || Ending { since: now.instant, ended_in: BTreeSet::new(), is_logged: false };
             let ending = endings.known.entry(transaction).or_insert_with(new);
             let age = now.instant.since(ending.since);
-            if ending.is_logged || forgotten.len() == limits::FORGOTTEN_PER_ITEM_MAX {
+            if ending.is_logged {
                 continue;
             }
             let is_over = if !is_committed {
@@ -72,17 +78,23 @@ impl Group {
             } else {
                 let is_open = |group: &&u32| **group != self.id.0 && !ending.ended_in.contains(*group);
                 let open: Vec<u32> = participants.iter().filter(is_open).copied().collect();
-                if asked_count < limits::ENDINGS_ASKED_MAX && asked_to.is_none_or(|last| last < transaction) {
-                    asked_count += open.len();
-                    endings.asked_to = (asked_count >= limits::ENDINGS_ASKED_MAX).then_some(transaction);
-                    open.iter().for_each(|group| outlet.ask_whether_ended(transaction, self.id, GroupId(*group)));
-                }
+                asked_count += open.len();
+                open.iter().for_each(|group| outlet.ask_whether_ended(transaction, self.id, GroupId(*group)));
                 open.is_empty()
             };
             if is_over {
                 forgotten.push(transaction);
             }
         }
+        if looked_count < limits::ENDINGS_LOOKED_AT_MAX && asked_count < limits::ENDINGS_ASKED_MAX {
+            endings.looked_to = None;
+        }
+        // What is known of others that the log has ended meanwhile goes with them.
+        let first = behind.map_or(Bound::Unbounded, Bound::Excluded);
+        let last = endings.looked_to.map_or(Bound::Unbounded, Bound::Included);
+        let looked_at = endings.known.range((first, last)).map(|(transaction, _)| *transaction);
+        let gone: Vec<_> = looked_at.filter(|transaction| self.state.outcome(*transaction).is_none()).collect();
+        gone.iter().for_each(|transaction| _ = endings.known.remove(transaction));
         if forgotten.is_empty() || outlet.context.room != Room::Enough {
             return;
         }
@@ -115,6 +127,6 @@ impl Group {
 
     /// How many transactions there are whose end the group keeps.
     pub fn outcome_count(&self) -> usize {
-        self.state.outcomes().count()
+        self.state.outcome_count()
     }
 }

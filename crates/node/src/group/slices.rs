@@ -150,7 +150,9 @@ impl Group {
                     let Arriving { unpacking, grant, participants, origin, floor } = arriving;
                     let Unpacking { transaction, effects, ready, .. } = unpacking;
                     self.keep_unpacked(transaction, ready);
-                    self.prepare((transaction, grant), participants, effects, (origin, floor), outlet);
+                    if self.may_prepare((transaction, grant), &effects, &origin, outlet) {
+                        self.log_prepared(transaction, &participants, &effects, (origin, floor));
+                    }
                 }
             }
         }
@@ -180,12 +182,9 @@ impl Group {
         effects: Vec<Effect>,
         (origin, floor): (Origin, u64),
     ) -> Result<Option<Arrived>, Corrupt> {
-        // Its gateway may ask again.
-        if self.is_arriving(transaction) {
+        // Its gateway may ask again. What has been read in is not applied yet; other values must not take its place.
+        if self.is_arriving(transaction) || self.slices.unpacked.contains_key(&transaction) {
             return Ok(None);
-        }
-        if self.slices.unpacked.contains_key(&transaction) {
-            return Ok(Some((participants, effects)));
         }
         Ok(match Unpacking::begin(transaction, effects, self.slices.slicing.bytes_min)? {
             Err(effects) => Some((participants, effects)),

@@ -546,11 +546,11 @@ fn a_node_that_does_not_know_where_it_is_found_learns_it() {
     let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), Some(roster));
     let told = shown(&mut host);
     assert!(told.contains("10.0.0.9:7001") && !told.contains("127.0.0.1"), "{told}");
-    // The machine has moved.
-    host.found_at("10.0.0.10");
+    // One caller comes by a way that others do not have.
+    host.found_at("172.17.0.1");
     host.pass(Duration::from_secs(10));
     let told = shown(&mut host);
-    assert!(told.contains("10.0.0.10:7001") && !told.contains("10.0.0.9"), "{told}");
+    assert!(told.contains("10.0.0.9:7001") && !told.contains("172.17.0.1"), "{told}");
 }
 
 #[test]
@@ -561,6 +561,23 @@ fn only_a_voter_says_that_another_node_is_no_member() {
         let answer = host.sent.drain(..).find(|(.., bytes)| bytes[0] == 46);
         assert_eq!(answer.is_some_and(|(to, ..)| to == NodeId(asks)), is_told, "{asks}");
     }
+}
+
+/// A node was elsewhere for a while, as it said itself while nobody could enter that, and is back.
+#[test]
+fn a_node_that_has_come_back_is_called_where_the_roster_says() {
+    const ANNOUNCE: u8 = 8;
+    let mut host = Host::of_nodes(1, Settings::default(), 1, &[1, 2, 3]);
+    let mut is_met_again = |message: &[u8]| {
+        host.peers.clear();
+        host.hear(NodeId(2), GroupId(0), message);
+        host.settle();
+        !host.peers.is_empty()
+    };
+    assert!(is_met_again(&[ANNOUNCE, 2, 1, b'a', 1, b'b']), "it is called there");
+    assert!(!is_met_again(&[ANNOUNCE, 2, 1, b'a', 1, b'b']), "it is called there already");
+    assert!(is_met_again(&[ANNOUNCE, 2, 0, 0]), "it is called where it was before");
+    assert!(!is_met_again(&[ANNOUNCE, 2, 0, 0]));
 }
 
 /// A node that announces itself although it is known is told who the others are, the one who tells among them: to that

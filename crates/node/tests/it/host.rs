@@ -102,6 +102,7 @@ impl Host {
             seed.state = vec![0; 10];
             roster.put(&mut seed.state);
         }
+        this.logs.insert(GroupId(0), GroupLog { saved: seed.state.clone(), entries: Vec::new() });
         this.step(0, Event::Loaded(Box::new(seed)));
         this.settle();
         this

@@ -54,7 +54,7 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
     let file = &arguments.file;
     ensure!(!file.exists(), "{} is there already", file.display());
     if let Some(backup) = &arguments.backup {
-        return write(arguments, backup, &Manifest::read(backup)?);
+        return write(arguments, backup, &Manifest::read(backup)?, false);
     }
     let mut name = file.clone().into_os_string();
     name.push(".backup");
@@ -67,19 +67,26 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
     let mut connection = request.connect()?;
     let staging = super::staging(&request.backup, create::UNFINISHED_EXTENSION, "the backup behind an export")?;
     let written = create::attempts(&mut connection, request.quiet, &staging)
-        .and_then(|manifest| write(arguments, &staging, &manifest));
+        .and_then(|manifest| write(arguments, &staging, &manifest, true));
     // It has served its purpose, or hides the next attempt.
     let removed = fs::remove_dir_all(&staging);
     written?;
     removed.with_context(|| format!("cannot remove {}, which is not needed any more", staging.display()))
 }
 
-fn write(arguments: &ExportArguments, backup: &Path, manifest: &Manifest) -> Result<()> {
+/// Writes the file. If nobody else does at this moment, `is_only_one`, what an earlier attempt has left there goes.
+fn write(arguments: &ExportArguments, backup: &Path, manifest: &Manifest, is_only_one: bool) -> Result<()> {
     let file = &arguments.file;
     let mut name = file.clone().into_os_string();
     name.push(".unfinished");
     let unfinished = PathBuf::from(name);
-    let written = Export { arguments, backup, manifest, pace: Pace::new(arguments.quiet) }.write(&unfinished);
+    ensure!(
+        is_only_one || !unfinished.exists(),
+        "{} is there: it is being written at this moment, or was left unfinished; in that case remove it",
+        unfinished.display()
+    );
+    let written =
+        Export { arguments, backup, manifest, pace: Pace::new(arguments.quiet) }.write(&unfinished, is_only_one);
     let settled = written.and_then(|written| super::settle(&unfinished, file).map(|()| written));
     match settled {
         Ok(Written { keys, bytes, libraries_left_out, without_deadlines }) => {
@@ -125,7 +132,7 @@ struct Written {
 }
 
 impl Export<'_> {
-    fn write(mut self, path: &Path) -> Result<Written> {
+    fn write(mut self, path: &Path, is_only_one: bool) -> Result<Written> {
         let told = || format!("cannot write {}", path.display());
         let version = self.arguments.rdb_version;
         let dialect = match version {
@@ -133,8 +140,7 @@ impl Export<'_> {
             VERSION_WITH_LISTPACKS..VERSION_WITH_EXPIRING_FIELDS => Dialect::Listpacks,
             _ => Dialect::ExpiringFields,
         };
-        // One that is there was left by a process that has ended: the backup behind an export is made by one at a time.
-        let file = File::create(path).with_context(told)?;
+        let file = if is_only_one { File::create(path) } else { File::create_new(path) }.with_context(told)?;
         let mut writer = RdbWriter::new(file, dialect, version).with_context(told)?;
         writer.aux("redis-bits", "64");
         writer.aux("ctime", &(self.manifest.moment.0 / 1_000).to_string());

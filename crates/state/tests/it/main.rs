@@ -332,7 +332,7 @@ fn how_transactions_ended_is_kept_until_nobody_asks_with_participants_above_leve
             state.apply(resolved, &mut Ignored);
         }
         let kept = |state: &State| -> Vec<_> {
-            let outcomes = state.outcomes();
+            let outcomes = state.outcomes_behind(None);
             outcomes.map(|(id, is_committed, groups)| (id.number, is_committed, groups.to_vec())).collect()
         };
         let groups = if level > Level::FIRST { vec![0, 1] } else { Vec::new() };
