@@ -276,8 +276,8 @@ impl Context {
         self.roster = roster;
     }
 
-    /// Another node has reached this one at that host: it is found there, unless the cluster knows of a place already at
-    /// which other machines reach it. One caller may come by a way that others do not have.
+    /// Another node has reached this one at that host: it is found there, unless the cluster knows of a place at which
+    /// other machines reach it. One caller may come by a way that others do not have.
     fn found_at(&mut self, host: &str) -> bool {
         let is_loopback =
             |address: &str| ["127.", "[::1]", "localhost:"].iter().any(|start| address.starts_with(start));

@@ -61,8 +61,8 @@ impl Outcomes {
         remove(&mut self.participants.0, transaction);
     }
 
-    /// The transactions behind this one, or all, with whether they were committed and the groups that took part, none if
-    /// that is not known.
+    /// The transactions behind this one, or all, with whether they were committed and the groups that took part, none
+    /// if that is not known.
     pub(crate) fn behind(&self, last: Option<TransactionId>) -> impl Iterator<Item = (TransactionId, bool, &[u32])> {
         let first = last.map_or(Bound::Unbounded, |last| Bound::Included(last.gateway));
         self.known.0.range((first, Bound::Unbounded)).flat_map(move |(gateway, known)| {
