@@ -283,7 +283,8 @@ impl Core {
         }
         let must_be_current = !matches!(question, Question::Debug { .. } | Question::Digest);
         if must_be_current && let Some(lost) = asked.iter().find(|group| self.has_no_quorum(**group)) {
-            return self.refuse_joined(pending, Refusal::new(self.no_quorum(*lost)));
+            let text = self.no_quorum(*lost);
+            return self.refuse_joined(pending.session, pending.ticket, &pending.joining, text);
         }
         pending.awaiting = Some(question);
         self.pending.insert(id, pending);
@@ -298,8 +299,8 @@ impl Core {
         let Some(pending) = self.pending.get_mut(&id) else { return };
         let must_be_current = !matches!(pending.awaiting, Some(Question::Debug { .. } | Question::Digest));
         if answer.is_empty() && must_be_current {
-            let pending = self.pending.remove(&id).expect("just seen");
-            return self.refuse_joined(pending, Refusal::new(self.no_quorum(group)));
+            let Pending { session, ticket, joining, .. } = self.pending.remove(&id).expect("just seen");
+            return self.refuse_joined(session, ticket, &joining, self.no_quorum(group));
         }
         pending.answers[group.0 as usize] = Some(Answer::Done);
         pending.places[group.0 as usize] = leb128::take(&mut answer).unwrap_or(0);
@@ -515,9 +516,7 @@ impl Core {
             return self.ask(session, ticket, joining, words, question, actions);
         }
         if let Some(Answer::Late(text)) = answers.iter().find(|answer| matches!(answer, Answer::Late(_))) {
-            let Some(protocol) = self.sessions.get(session).map(Session::protocol) else { return };
-            let (refusal, is_composed) = (Refusal::new(text.clone()), matches!(joining, Joining::Composed(_)));
-            return self.finish_joined(session, ticket, Err(refusal), Writer::new(protocol), is_composed);
+            return self.refuse_joined(session, ticket, &joining, text.clone());
         }
         match joining {
             Joining::Whole(command) => {
@@ -547,11 +546,10 @@ impl Core {
     }
 
     /// Refuses what a question was put for.
-    fn refuse_joined(&mut self, pending: Pending, refusal: Refusal) {
-        let Pending { session, ticket, joining, .. } = pending;
+    fn refuse_joined(&mut self, session: SessionId, ticket: OwnTicket, joining: &Joining, text: String) {
         let Some(protocol) = self.sessions.get(session).map(Session::protocol) else { return };
         let is_composed = matches!(joining, Joining::Composed(_));
-        self.finish_joined(session, ticket, Err(refusal), Writer::new(protocol), is_composed);
+        self.finish_joined(session, ticket, Err(Refusal::new(text)), Writer::new(protocol), is_composed);
     }
 
     fn finish_joined(
