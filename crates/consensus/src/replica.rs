@@ -39,6 +39,8 @@ pub struct Options {
     /// the disk). Until it holds all that its leader had committed when it joined it is in doubt: its vote counts, and
     /// it is elected, only if all voters say yes. Ignored in a group of one voter, which has nobody to learn from.
     pub recovering: bool,
+    /// The replica has never been anything before, so that it has promised nothing to anybody.
+    pub is_new: bool,
 }
 
 /// The first life of a process, for [`Options::incarnation`]: `drawn` is random, and says which process it is. Later
@@ -59,6 +61,7 @@ impl Options {
             seed,
             incarnation: 1,
             recovering: false,
+            is_new: false,
         }
     }
 }
@@ -500,7 +503,7 @@ impl Replica {
             drawn_for: None,
             election_timeout_ticks: options.election_ticks as usize,
             campaign_ticks: options.election_ticks as usize,
-            promise: Promise::new(options.election_ticks, alone),
+            promise: Promise::new(options.election_ticks, alone || options.is_new),
             lease: Lease::new(options.election_ticks),
             now: Instant::ZERO,
             recovery: recovering.then_some(Recovery { target: None }),

@@ -19,6 +19,7 @@ use node::event::{Event, GroupId, GroupSeed, NodeId};
 use node::group::{first_membership, group_count};
 use node::metrics::Measured;
 use node::settings::{AppendFsync, Settings};
+use node::splitting::commit_splits;
 
 use crate::contacts;
 use crate::fault::Fault;
@@ -104,7 +105,7 @@ impl Load {
     }
 
     fn load(&self, progress: &Progress) -> Result<(), Fault> {
-        let (storage, recovered) = Storage::open(&self.host, &self.directory, self.identity, &self.settings)?;
+        let (storage, mut recovered) = Storage::open(&self.host, &self.directory, self.identity, &self.settings)?;
         for note in &recovered.notes {
             self.host.log.notice(note);
         }
@@ -122,6 +123,7 @@ impl Load {
         if recovered.groups.get(&0).is_some_and(|group| group.checkpoint.is_some()) {
             contacts::forget(&self.directory);
         }
+        commit_splits(&mut recovered.groups);
         let count = group_count(&recovered);
         for desk in &self.host.desks {
             desk.mailbox.post(Mail::Event(Event::Groups(count)));
@@ -241,6 +243,7 @@ impl Load {
         });
         let mut seed = GroupSeed::new(GroupId(group), NodeId(self.identity.node), keyspace);
         seed.membership = first_membership(&self.identity, group, &recovered);
+        seed.was_given_up = recovered.is_vacated();
         if let Some(mark) = recovered.checkpoint {
             self.read_checkpoint(group, &mark, &mut seed, storage, progress)?;
             seed.checkpoint_index = mark.index;

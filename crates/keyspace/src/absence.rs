@@ -22,7 +22,7 @@ const NOTES: usize = 16_384;
 /// Added to the sequence number at which a key was seen absent; versions are far below.
 const ABSENT: u64 = 1 << 63;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Absences {
     /// Records that go are noted if their version is later than this; before it nothing is known.
     since: u64,

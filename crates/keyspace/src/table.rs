@@ -285,6 +285,44 @@ impl Table {
         self.wake = i64::MAX;
     }
 
+    /// Hands these slots to a table of their own: no record is touched but to be counted.
+    pub(crate) fn split_off(&mut self, slots: impl Iterator<Item = usize>) -> Self {
+        let mut other = Self::new(self.slot_count);
+        for index in slots {
+            let Some(slot) = self.slots.get_mut(index) else { break };
+            if slot.segments().iter().all(|segment| segment.len() == 0) {
+                continue;
+            }
+            other.open();
+            let slot = std::mem::replace(slot, Slot::new());
+            let (from, to) = (&mut self.blocks[index / BLOCK_SLOTS], &mut other.blocks[index / BLOCK_SLOTS]);
+            let (mut count, mut expiring, mut hashes, mut deadlines) = (0, 0, 0, 0);
+            let mut bytes = slot.table_bytes();
+            for segment in slot.segments() {
+                count += segment.len();
+                expiring += segment.expiring as usize;
+                to.wake = to.wake.min(segment.sweep_at());
+                for facts in segment.iter().map(Facts::of) {
+                    bytes += facts.bytes;
+                    hashes += usize::from(facts.fields_due.is_some());
+                    deadlines += facts.deadline.map_or(0, i128::from);
+                }
+            }
+            other.wake = other.wake.min(to.wake);
+            (from.count, to.count) = (from.count - count as u32, to.count + count as u32);
+            (from.expiring, to.expiring) = (from.expiring - expiring as u32, to.expiring + expiring as u32);
+            (self.count, other.count) = (self.count - count, other.count + count);
+            (self.expiring, other.expiring) = (self.expiring - expiring, other.expiring + expiring);
+            self.expiring_hashes -= hashes;
+            other.expiring_hashes += hashes;
+            self.deadline_sum -= deadlines;
+            other.deadline_sum += deadlines;
+            (self.bytes, other.bytes) = (self.bytes - bytes, other.bytes + bytes);
+            other.slots[index] = slot;
+        }
+        other
+    }
+
     #[inline]
     fn position(&self, place: Place) -> Position {
         Position { rank: self.rank, slot: place.slot as u16, hash: place.hash }

@@ -21,7 +21,11 @@
 //!        | FOUND    group count node*
 //!        | RISE     level
 //!        | FORGET   count(transaction) transaction*
+//!        | DIVIDE   group parent slots
+//!        | SPLIT    group slots
+//!        | BORN     parent index
 //!        | CONFIGURE count (len name len value)*
+//! slots  = count (first slot last slot)*
 //! words  = database argc len* bytes
 //! watch  = database len bytes version:u64le
 //! effect = kind:u8 database len bytes [len bytes]
@@ -78,12 +82,15 @@ const BALANCE: u8 = 33;
 const FOUND: u8 = 34;
 const RISE: u8 = 37;
 const FORGET: u8 = 38;
+const DIVIDE: u8 = 39;
+const SPLIT: u8 = 40;
+const BORN: u8 = 41;
 
 /// The level that brought a kind of item. An item that is new since level 1 is named here, and is begun with
 /// [`Builder::begin_item`], so that none of it comes into the log of a group that is not at its level yet.
 const fn level_of_item(kind: u8) -> Level {
     match kind {
-        RISE | FORGET => Level(2),
+        RISE | FORGET | DIVIDE | SPLIT | BORN => Level(2),
         _ => Level::FIRST,
     }
 }
@@ -343,6 +350,44 @@ pub enum Item<'a> {
     Rise(Level),
     /// Nobody will ask any more how these transactions ended.
     Forget(Vec<TransactionId>),
+    /// There is another group, which splits off from one that there is.
+    Divide {
+        /// Which.
+        group: GroupId,
+        /// From which.
+        parent: GroupId,
+        /// With which slots: first and last of each run.
+        slots: Vec<(Slot, Slot)>,
+    },
+    /// A group splits off from this one here, with what it holds of these slots.
+    Split {
+        /// Which.
+        group: GroupId,
+        /// First and last of each run.
+        slots: Vec<(Slot, Slot)>,
+    },
+    /// The group begins with what it was when it split off.
+    Born(Born),
+}
+
+/// Where a group split off from another one: what it begins with is what that one's log has made by then of the slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Born {
+    /// The other one.
+    pub parent: GroupId,
+    /// Index of the entry in its log by which it split.
+    pub index: u64,
+}
+
+impl Born {
+    /// What the first entry of a group's log says of where it split off; none if it did not.
+    pub fn of_entry(entry: &[u8]) -> Option<Self> {
+        let (_, mut reader) = open(entry).filter(|_| entry.get(HEADER_BYTES) == Some(&BORN))?;
+        match reader.item(&mut Vec::new()) {
+            Some(Item::Born(born)) => Some(born),
+            _ => None,
+        }
+    }
 }
 
 /// Each is moved a few times on its way.
@@ -630,6 +675,28 @@ impl Builder {
         put_nodes(&mut self.payload, voters);
     }
 
+    /// Adds that a group splits off from another one, with these slots.
+    pub fn divide(&mut self, group: GroupId, parent: GroupId, slots: &[(Slot, Slot)]) {
+        self.begin_item(DIVIDE);
+        leb128::put(&mut self.payload, u64::from(group.0));
+        leb128::put(&mut self.payload, u64::from(parent.0));
+        put_slots(&mut self.payload, slots);
+    }
+
+    /// Adds that this group splits off here, with these slots.
+    pub fn split(&mut self, group: GroupId, slots: &[(Slot, Slot)]) {
+        self.begin_item(SPLIT);
+        leb128::put(&mut self.payload, u64::from(group.0));
+        put_slots(&mut self.payload, slots);
+    }
+
+    /// Adds where the group split off: the only item of the first entry of its log.
+    pub fn born(&mut self, born: Born) {
+        self.begin_item(BORN);
+        leb128::put(&mut self.payload, u64::from(born.parent.0));
+        leb128::put(&mut self.payload, born.index);
+    }
+
     /// Sets parameters of the cluster, as [`parameters::encode`] laid them out.
     pub fn configure(&mut self, change: &[u8]) {
         self.payload.push(CONFIGURE);
@@ -648,6 +715,14 @@ impl Builder {
         self.payload[1..9].copy_from_slice(&moment.unix.0.to_le_bytes());
         self.payload[9..17].copy_from_slice(&moment.seed.to_le_bytes());
         Bytes::from(self.payload)
+    }
+}
+
+fn put_slots(out: &mut Vec<u8>, slots: &[(Slot, Slot)]) {
+    leb128::put(out, slots.len() as u64);
+    for (first, last) in slots {
+        leb128::put(out, u64::from(first.0));
+        leb128::put(out, u64::from(last.0));
     }
 }
 
@@ -948,6 +1023,10 @@ impl<'a> Reader<'a> {
         Answered { request, ms: self.number(), reply: self.bytes().to_vec() }
     }
 
+    fn slots(&mut self) -> Vec<(Slot, Slot)> {
+        (0..self.number()).map(|_| (Slot(self.number() as u16), Slot(self.number() as u16))).collect()
+    }
+
     /// What `Moved::put` wrote.
     pub fn moved(&mut self) -> Moved {
         Moved { slot: Slot(self.number() as u16), group: GroupId(self.number() as u32), epoch: self.number() }
@@ -1028,6 +1107,13 @@ impl<'a> Reader<'a> {
             FOUND => Item::Found { group: GroupId(self.number() as u32), voters: read_nodes(self) },
             RISE => Item::Rise(Level(self.byte())),
             FORGET => Item::Forget((0..self.number()).map(|_| TransactionId::read(self)).collect()),
+            DIVIDE => Item::Divide {
+                group: GroupId(self.number() as u32),
+                parent: GroupId(self.number() as u32),
+                slots: self.slots(),
+            },
+            SPLIT => Item::Split { group: GroupId(self.number() as u32), slots: self.slots() },
+            BORN => Item::Born(Born { parent: GroupId(self.number() as u32), index: self.number() }),
             SCRIPT => {
                 let answer = self.bytes();
                 Item::Script { answer, commands: self.commands(Protocol::Resp2, Vec::new(), spans) }

@@ -103,6 +103,9 @@ pub struct Roster {
     is_balancing_off: bool,
     /// Groups that have been founded since the cluster was, each with the nodes that voted in it first.
     founded: BTreeMap<u32, BTreeSet<u64>>,
+    /// Groups of these that split off from another one, with that one. They have no founders: who holds the other one
+    /// when it splits has them.
+    parents: BTreeMap<u32, u32>,
 }
 
 /// The most groups of a cluster.
@@ -126,6 +129,9 @@ const BALANCING_OFF: u64 = 1 << 35;
 /// In the number of members: groups that have been founded follow, behind which nodes are to hold which groups.
 const FOUNDS: u64 = 1 << 36;
 
+/// In the number of members: groups that split off from others follow, behind groups that have been founded.
+const SPLITS: u64 = 1 << 37;
+
 impl Roster {
     /// Enters a node, or what is new of it. A node that is leaving does not stay after all, and one that has been
     /// removed stays removed. True if that changed anything.
@@ -146,6 +152,7 @@ impl Roster {
     pub fn remove_all(&mut self) {
         self.members.values_mut().for_each(|member| member.is_removed = true);
         self.preferred.clear();
+        self.parents.clear();
     }
 
     /// From now on this node is to lead the group whenever it can; `None`: whichever does. True if that changed
@@ -230,6 +237,32 @@ impl Roster {
         is_new
     }
 
+    /// Founds a group that splits off from another one, with slots of that one: the one behind all that there are. It
+    /// lives where the other one lives. True if that changed anything.
+    pub fn split(&mut self, group: GroupId, parent: GroupId, slots: &[(Slot, Slot)], first_count: u32) -> bool {
+        let is_next = group.0 == self.group_count(first_count) && group.0 < GROUPS_MAX;
+        if !is_next || parent.0 >= group.0 || slots.is_empty() {
+            return false;
+        }
+        self.founded.insert(group.0, BTreeSet::new());
+        self.parents.insert(group.0, parent.0);
+        if let Some(nodes) = self.placed.get(&parent.0).cloned() {
+            self.placed.insert(group.0, nodes);
+        }
+        slots.iter().for_each(|slots| _ = self.want(*slots, group));
+        true
+    }
+
+    /// The group from which another one splits off, or has.
+    pub fn parent(&self, group: GroupId) -> Option<GroupId> {
+        self.parents.get(&group.0).copied().map(GroupId)
+    }
+
+    /// The groups that split off from this one, or have.
+    pub fn children(&self, group: GroupId) -> impl Iterator<Item = GroupId> {
+        self.parents.iter().filter(move |(_, parent)| **parent == group.0).map(|(child, _)| GroupId(*child))
+    }
+
     /// The nodes that voted first in a group, if it has been founded since the cluster was.
     pub fn founders(&self, group: GroupId) -> Option<&BTreeSet<u64>> {
         self.founded.get(&group.0)
@@ -303,7 +336,8 @@ impl Roster {
         let places = u64::from(!self.placed.is_empty()) * PLACES;
         let balancing_off = u64::from(self.is_balancing_off) * BALANCING_OFF;
         let founds = u64::from(!self.founded.is_empty()) * FOUNDS;
-        leb128::put(out, self.members.len() as u64 | prefers | wants | places | balancing_off | founds);
+        let splits = u64::from(!self.parents.is_empty()) * SPLITS;
+        leb128::put(out, self.members.len() as u64 | prefers | wants | places | balancing_off | founds | splits);
         for (node, member) in &self.members {
             leb128::put(out, *node);
             member.put(out);
@@ -337,12 +371,19 @@ impl Roster {
                 put_nodes(out, voters);
             }
         }
+        if splits != 0 {
+            leb128::put(out, self.parents.len() as u64);
+            for (group, parent) in &self.parents {
+                leb128::put(out, u64::from(*group));
+                leb128::put(out, u64::from(*parent));
+            }
+        }
     }
 
     /// Reads it back.
     pub fn read(reader: &mut Reader<'_>) -> Self {
         let count = reader.number();
-        let flags = PREFERS | WANTS | PLACES | BALANCING_OFF | FOUNDS;
+        let flags = PREFERS | WANTS | PLACES | BALANCING_OFF | FOUNDS | SPLITS;
         let members = (0..count & !flags).map(|_| (reader.number(), Member::read(reader))).collect();
         let preferred_count = if count & PREFERS == 0 { 0 } else { reader.number() };
         let preferred = (0..preferred_count).map(|_| (reader.number() as u32, reader.number())).collect();
@@ -354,7 +395,9 @@ impl Roster {
         let placed = (0..placed_count).map(|_| (reader.number() as u32, read_nodes(reader))).collect();
         let founded_count = if count & FOUNDS == 0 { 0 } else { reader.number() };
         let founded = (0..founded_count).map(|_| (reader.number() as u32, read_nodes(reader))).collect();
-        Self { members, preferred, wanted, placed, is_balancing_off: count & BALANCING_OFF != 0, founded }
+        let split_count = if count & SPLITS == 0 { 0 } else { reader.number() };
+        let parents = (0..split_count).map(|_| (reader.number() as u32, reader.number() as u32)).collect();
+        Self { members, preferred, wanted, placed, is_balancing_off: count & BALANCING_OFF != 0, founded, parents }
     }
 }
 
@@ -470,6 +513,26 @@ mod tests {
         assert_eq!(roster.group_count(2), 4);
         assert_eq!(roster.founders(GroupId(2)), Some(&voters(&[7, 8])));
         assert_eq!(roster.founders(GroupId(1)), None);
+        let mut bytes = Vec::new();
+        roster.put(&mut bytes);
+        assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
+    }
+
+    #[test]
+    fn a_group_that_splits_off_lives_where_the_other_one_lives_and_is_to_hold_its_slots() {
+        let mut roster = Roster::default();
+        roster.place(GroupId(1), [7, 8].into());
+        let slots = [(Slot(3), Slot(4)), (Slot(9), Slot(9))];
+        assert!(!roster.split(GroupId(3), GroupId(1), &slots, 2), "there is no group 2");
+        assert!(!roster.split(GroupId(2), GroupId(2), &slots, 2) && !roster.split(GroupId(2), GroupId(1), &[], 2));
+        assert!(roster.split(GroupId(2), GroupId(1), &slots, 2));
+        assert!(!roster.split(GroupId(2), GroupId(1), &slots, 2), "it has split off");
+        assert_eq!((roster.group_count(2), roster.parent(GroupId(2))), (3, Some(GroupId(1))));
+        assert_eq!((roster.parent(GroupId(1)), roster.children(GroupId(1)).collect()), (None, vec![GroupId(2)]));
+        assert_eq!(roster.placement(GroupId(2)), roster.placement(GroupId(1)));
+        assert_eq!(roster.wanted().collect::<Vec<_>>(), [(3, 4, GroupId(2)), (9, 9, GroupId(2))]);
+        assert_eq!(roster.founders(GroupId(2)), Some(&BTreeSet::new()));
+        assert!(roster.found(GroupId(3), [7].into()));
         let mut bytes = Vec::new();
         roster.put(&mut bytes);
         assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);

@@ -98,6 +98,8 @@ impl Group {
         } else if self.checkpointing.is_running() {
             let percent = self.checkpoint_percent();
             Some(format!("TRYAGAIN Group {group} is writing a checkpoint ({percent} %)"))
+        } else if self.holds_beginnings() {
+            Some(format!("TRYAGAIN A group that has split off from group {group} is being written to disk"))
         } else if self.is_giving() || self.awaits_checkpoint() {
             Some(format!("TRYAGAIN Group {group} is being copied to another node"))
         } else {

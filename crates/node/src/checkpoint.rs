@@ -62,6 +62,11 @@ impl Checkpointing {
         self.run.is_some()
     }
 
+    /// True while one is being written of which something has yet to be read.
+    pub fn is_walking(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| !run.is_walked)
+    }
+
     /// The number of the next one.
     pub(crate) fn next_id(&mut self) -> u64 {
         self.last_id += 1;
@@ -94,9 +99,11 @@ impl Group {
     pub fn checkpoint_turn(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
         if self.checkpointing.run.is_none() {
             // A file being given to a member stays until that has it, and one being taken makes its own superfluous. A
-            // backup that is read stays, too.
-            let must_wait =
-                self.is_giving() || self.is_taking() || self.backups.put_off_checkpoints(self.awaits_checkpoint(), now);
+            // backup that is read stays, too. And what another group began with must not be lost.
+            let must_wait = self.holds_beginnings()
+                || self.is_giving()
+                || self.is_taking()
+                || self.backups.put_off_checkpoints(self.awaits_checkpoint() || self.rests_on_parent(), now);
             if !self.checkpointing.is_wanted || self.applied() == 0 || must_wait || self.is_vacant() {
                 return false;
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use keyspace::debug::{Digest, database_digest, object_line, value_digest};
 use keyspace::{AHEAD_MAX, Ahead, Keyspace, Layout, Policy};
 use resp::{Args, Protocol, Span};
+use state::Tape;
 use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, Instant, Levels, Prng, UnixMillis};
 
@@ -47,6 +48,7 @@ use crate::scripts::Cache;
 use crate::session::{Cut, Hold, Session, Sessions};
 use crate::settings::Settings;
 use crate::slots::SlotMap;
+use crate::splitting::Splitting;
 use crate::stagger::{self, Stage};
 use crate::statistics::{Rates, SlowEntry, Slowlog, Statistics};
 use crate::tally::Asked;
@@ -68,6 +70,7 @@ pub struct Core {
     pub(crate) groups: Vec<Option<Group>>,
     /// Groups that come into being while it runs.
     pub(crate) founding: Founding,
+    pub(crate) splitting: Splitting,
     /// For whom it is taken down what groups do, if for anybody.
     recording: Option<state::Reader>,
     pub(crate) outbox: Outbox,
@@ -435,6 +438,7 @@ impl Core {
             sessions: Sessions::default(),
             groups: (0..local_count).map(|_| None).collect(),
             founding: Founding { hash_seed, looked_at: group_count, begun: BTreeMap::new() },
+            splitting: Splitting::new(group_count),
             recording: is_followed.then_some(state::Reader::Holdfast),
             own_users,
             belated: Vec::new(),
@@ -628,11 +632,12 @@ impl Core {
             Event::Groups(count) => {
                 self.make_room_for(count);
                 self.founding.looked_at = self.founding.looked_at.max(count);
+                self.splitting.host_count = self.splitting.host_count.max(count);
             }
             Event::Loaded(seed) => self.load(*seed, actions),
             Event::Persisted { group, ticket } => match self.group_mut(group) {
                 Some(group) => group.persisted(ticket),
-                None => self.finish_founding(group, actions),
+                None => self.finish_founding(group, ticket, actions),
             },
             Event::Checkpoint { group, id, news } => {
                 self.with_group(group, actions, |group, outlet| {
@@ -722,8 +727,10 @@ impl Core {
     }
 
     pub(crate) fn load(&mut self, seed: GroupSeed, actions: &mut Vec<Action>) {
+        let Some(seed) = self.with_beginning(seed, actions) else { return };
         let place = seed.group.0 as usize / usize::from(self.context.core_count);
-        let group = seed.group;
+        let number = seed.group;
+        let group = number;
         let policy = self.context.settings.append_fsync;
         let first_count = self.context.slots.first_count();
         match Group::new(seed, first_count, self.context.node, policy, &mut self.prng, self.now) {
@@ -744,6 +751,7 @@ impl Core {
                 }
                 self.context.hear(group.moment().unix);
                 self.groups[place] = Some(group);
+                self.settle_early(number, actions);
             }
             Err(fault) => actions.push(Action::Fatal { line: format!("group {}: {fault}", group.0) }),
         }
@@ -1299,6 +1307,18 @@ impl Core {
                     self.be_expelled(actions);
                 }
             }
+            Mail::SplitOff(new) => self.take_split_off(*new, actions),
+            Mail::SplitKept { parent, group } => {
+                if let Some(parent) = self.group_mut(parent) {
+                    parent.beginning_kept(group);
+                }
+            }
+            Mail::SplitBegun { parent, group } => {
+                if let Some(parent) = self.group_mut(parent) {
+                    parent.note_begun(group);
+                }
+            }
+            Mail::SplitsPassed(groups) => self.pass_over_splits(&groups, actions),
             Mail::Ask { question_id, question } => self.answer_or_defer(from, question_id, question, actions),
             Mail::Answer { question_id, answer } => self.take_answer(from, question_id, answer, actions),
         }
@@ -1962,6 +1982,7 @@ impl Core {
             self.hear_moment(moment);
         }
         match wire::decode(bytes) {
+            Some(Wire::Raft(group, _) | Wire::Offer(group, _)) if self.stays_out(group) => {}
             Some(Wire::Raft(group, message)) => {
                 if message.from() == from.0
                     && let Some(group) = self.group_mut(group)
@@ -2134,8 +2155,12 @@ impl Core {
         self.read_own_mail(actions);
         self.broadcast_changes();
         more |= self.read_own_mail(actions);
-        for tape in self.groups.iter_mut().flatten().filter_map(|group| group.state.take_tape()) {
-            actions.push(Action::Tape(Box::new(tape)));
+        // Whoever reads what groups do must know of a group that has split off before anything behind that is told.
+        for group in self.groups.iter_mut().flatten().filter(|group| !group.has_unborn()) {
+            if let Some(tape) = group.state.take_tape() {
+                let tape = Tape { born: group.take_untold(), ..tape };
+                actions.push(Action::Tape(Box::new(tape)));
+            }
         }
         more |= self.flush(actions);
         let next = if more { self.now.instant } else { self.next_wake() };

@@ -37,4 +37,6 @@ pub enum Defect {
     ForgottenZones,
     /// An answer is taken from anyone who gives it.
     BelievedAnswers,
+    /// A group that splits off begins without what was changed last.
+    LostTail,
 }

@@ -8,6 +8,8 @@ use std::sync::{Arc, Weak};
 
 use journal::{Append, CheckpointMark, Span};
 use keyspace::{Corrupt, Keyspace};
+use message::entry::Born;
+use state::SplitOff;
 use state::{Position, State};
 use stdx::log::{Entry, HardState, Membership};
 use stdx::{Duration, Instant, Levels, UnixMillis};
@@ -678,6 +680,12 @@ pub struct GroupSeed {
     pub is_recovering: bool,
     /// What the checkpoint holds of the group itself; filled by [`GroupSeed::restore`].
     pub state: Vec<u8>,
+    /// What the group begins with, if it has split off from another one and has no checkpoint of its own yet.
+    pub beginning: Option<Box<SplitOff>>,
+    /// The replica has never been anything before.
+    pub is_new: bool,
+    /// The group has been given up here, and not been given a checkpoint since.
+    pub was_given_up: bool,
 }
 
 impl GroupSeed {
@@ -693,7 +701,17 @@ impl GroupSeed {
             entries: Vec::new(),
             is_recovering: false,
             state: Vec::new(),
+            beginning: None,
+            is_new: false,
+            was_given_up: false,
         }
+    }
+
+    /// Where the group has split off, if it needs [what it begins with](GroupSeed::beginning) and has not got it yet.
+    pub fn born(&self) -> Option<Born> {
+        let first = self.entries.first().filter(|first| first.index == state::FIRST.index)?;
+        let is_needed = self.checkpoint_index == 0 && self.beginning.is_none();
+        is_needed.then(|| Born::of_entry(&first.data)).flatten()
     }
 
     /// Takes one chunk of the group's checkpoint, as [`CheckpointStep::Chunk`] gave it. Chunks come in order.
@@ -714,6 +732,10 @@ impl GroupSeed {
     /// The group's state as its checkpoint has it, one of so many groups, and the log behind it: what is needed to look
     /// at a group, or to replay its log, without a node.
     pub fn into_state(self, group_count: u32) -> (State, Vec<Entry>) {
+        if let Some(split) = self.beginning {
+            let behind = self.entries.into_iter().filter(|entry| entry.index > state::FIRST.index);
+            return (split.state, behind.collect());
+        }
         let mut state = State::new(self.group, group_count, self.keyspace);
         state.load(&self.state, Position { index: self.checkpoint_index, term: self.checkpoint_term });
         (state, self.entries)

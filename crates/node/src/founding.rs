@@ -14,6 +14,8 @@
 //! again. Who was away for long, and founds a group that others have long been using, comes with an empty log and gets
 //! no votes.
 //!
+//! A group that splits off from another one comes into being in another way: see [`crate::splitting`].
+//!
 //! A group holds no slot before it has voters enough (see `balance::next_filling`), and counts for clients (DBSIZE, a
 //! transaction over everything) when somebody leads it, or when a slot is known to be there: see
 //! `SlotMap::group_count`.
@@ -31,6 +33,7 @@ use crate::event::{Action, GroupId, GroupSeed, Persist};
 use crate::nearby::Place;
 use crate::relay::Route;
 use crate::router;
+use crate::splitting::NewGroup;
 
 /// What a core knows of groups that come into being while it runs.
 #[derive(Debug)]
@@ -39,14 +42,26 @@ pub(crate) struct Founding {
     /// Groups below this number are there, or the host brings them.
     pub(crate) looked_at: u32,
     /// Replicas whose beginning is not durable yet.
-    pub(crate) begun: BTreeMap<GroupId, Membership>,
+    pub(crate) begun: BTreeMap<GroupId, Begun>,
+}
+
+/// A replica whose beginning is on its way to the disk.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) membership: Membership,
+    pub(crate) hard_state: HardState,
+    pub(crate) entry: Entry,
+    /// It has never been anything before.
+    pub(crate) is_new: bool,
+    /// What it begins with, if it has split off from another group.
+    pub(crate) new: Option<NewGroup>,
 }
 
 /// The term of the entry with which a group begins.
 const FIRST_TERM: u64 = 1;
 
 /// The ticket of the append that holds it: a replica's own are behind it.
-const FIRST_TICKET: u64 = 0;
+pub(crate) const FIRST_TICKET: u64 = 0;
 
 impl Core {
     /// There are at least so many groups.
@@ -85,6 +100,9 @@ impl Core {
             if router::core_of(group, self.context.core_count) != self.context.core {
                 continue;
             }
+            if self.group_mut(group).is_some() || self.founding.begun.contains_key(&group) {
+                continue; // it has split off before the roster told of it
+            }
             match roster.founders(group).filter(|voters| voters.contains(&self.context.node.0)) {
                 Some(voters) => {
                     let voters = voters.iter().copied().collect();
@@ -107,19 +125,40 @@ impl Core {
                 ticket: FIRST_TICKET,
                 hard_state: Some(hard_state),
                 membership: Some(membership.clone()),
-                entries: vec![entry],
+                entries: vec![entry.clone()],
             },
             persist: Persist::Synced,
         });
-        self.founding.begun.insert(group, membership);
+        self.founding.begun.insert(group, Begun { membership, hard_state, entry, is_new: false, new: None });
     }
 
     /// The beginning of a group is durable.
-    pub(crate) fn finish_founding(&mut self, group: GroupId, actions: &mut Vec<Action>) {
-        let Some(membership) = self.founding.begun.remove(&group) else { return };
-        let (hard_state, entry) = beginning();
-        let seed = GroupSeed { membership, hard_state, entries: vec![entry], ..self.empty_seed(group) };
+    pub(crate) fn finish_founding(&mut self, group: GroupId, ticket: u64, actions: &mut Vec<Action>) {
+        if ticket != FIRST_TICKET {
+            return; // of the vacant replica that was there before
+        }
+        let Some(Begun { membership, hard_state, entry, is_new, new }) = self.founding.begun.remove(&group) else {
+            return;
+        };
+        let (beginning, leads) = match new {
+            Some(new) => (Some(Box::new(new.split)), new.leads),
+            None => (None, false),
+        };
+        let is_recovering = beginning.is_some() && self.may_have_promised();
+        let seed = GroupSeed {
+            membership,
+            hard_state,
+            entries: vec![entry],
+            beginning,
+            is_new,
+            is_recovering,
+            ..self.empty_seed(group)
+        };
         self.load(seed, actions);
+        let now = self.now;
+        if leads && let Some(group) = self.group_mut(group) {
+            group.stand(now);
+        }
     }
 
     /// A group of which nothing is here.

@@ -28,6 +28,7 @@ mod proof;
 mod relief;
 mod replicas;
 mod slices;
+mod split;
 mod transfer;
 mod vacancy;
 mod witness;
@@ -79,6 +80,7 @@ use crate::wire::{self, put_locked};
 
 use leader::{Leader, Lost};
 pub(crate) use live::{Declined, Run};
+pub(crate) use moving::{LEVEL_OF_SPLITS, runs_of};
 pub use proof::{Committed, Observed, Proof};
 pub(crate) use relief::no_room;
 pub(crate) use replicas::NO_REPLICAS;
@@ -107,6 +109,8 @@ pub struct Group {
     batch_number: u64,
     /// The batch in which a node was last told to leave; 0 if none was.
     removal_batch: u64,
+    /// The batch in which a group was last told to split; 0 if none was.
+    division_batch: u64,
     /// Committed and not yet applied, in log order. Nothing stays here while this replica serves.
     committed: VecDeque<Entry>,
     /// Bytes of them.
@@ -193,6 +197,7 @@ pub struct Group {
     nearby: nearby::Nearby,
     /// What is known where the group does not live on this node.
     vacancy: vacancy::Vacancy,
+    splits: split::Splits,
     /// How far the log reached when this replica lost all that it had, which it is given again; 0 if it lacks nothing
     /// of the kind.
     lost_commit: u64,
@@ -378,6 +383,9 @@ impl Group {
             entries,
             is_recovering,
             state: saved,
+            beginning,
+            is_new,
+            was_given_up,
         } = seed;
         // Who founded a group is not in its log: a member that has nothing must be given a checkpoint, never the log
         // from its beginning. So a founder's log goes on behind its first entry, which only says that somebody leads.
@@ -385,6 +393,8 @@ impl Group {
             Some(first) if membership.voters.contains(&node.0) && first.index == 1 && is_mark_of_leader(first) => {
                 (1, first.term)
             }
+            // Nor is what a group began with that has split off.
+            Some(first) if beginning.is_some() => (first.index, first.term),
             _ => (checkpoint_index, checkpoint_term),
         };
         let recovered_index = entries.last().map_or(checkpoint_index, |entry| entry.index);
@@ -394,6 +404,7 @@ impl Group {
         let mut replica = Replica::new(
             Options {
                 recovering: is_recovering,
+                is_new,
                 // The window above bounds what is proposed, and never refuses a batch half-way.
                 uncommitted_bytes_max: u64::MAX,
                 incarnation: consensus::first_life(prng.draw()),
@@ -411,8 +422,15 @@ impl Group {
         if checkpoint_index > 0 {
             replica.offer_checkpoint(checkpoint_index, checkpoint_term, membership.clone());
         }
-        let mut state = State::new(group, group_count, keyspace);
-        state.load(&saved, Position { index: floor_index, term: floor_term });
+        let born = beginning.as_ref().map(|split| split.born);
+        let state = match beginning {
+            Some(split) => split.state,
+            None => {
+                let mut state = State::new(group, group_count, keyspace);
+                state.load(&saved, Position { index: floor_index, term: floor_term });
+                state
+            }
+        };
         let mut this = Self {
             id: group,
             node,
@@ -425,6 +443,7 @@ impl Group {
             leader: Leader::new(databases),
             batch_number: 1,
             removal_batch: 0,
+            division_batch: 0,
             committed: VecDeque::new(),
             committed_bytes: 0,
             slices: slices::Slices::default(),
@@ -468,6 +487,7 @@ impl Group {
             awaited: BTreeSet::new(),
             nearby: nearby::Nearby::new(prng.draw() >> 8),
             vacancy: vacancy::Vacancy::default(),
+            splits: split::Splits::new(born, was_given_up),
             lost_commit,
             checkpointing: Checkpointing::default(),
             backups: Backups::default(),
@@ -488,8 +508,11 @@ impl Group {
             acknowledges_early: false,
             defect: None,
         };
-        if !saved.is_empty() {
+        if !saved.is_empty() || born.is_some() {
             this.note_loaded();
+        }
+        if born.is_some() {
+            this.want_checkpoint();
         }
         Ok(this)
     }
@@ -1661,6 +1684,7 @@ impl Group {
             self.tell_lead(now, outlet);
         }
         self.reconcile(now, outlet);
+        self.look_after_splits(now, outlet);
         self.look_after_moves(now, prng, outlet);
         if std::mem::take(&mut self.leader.has_decided) && !self.leader.held.is_empty() {
             self.admit_held(now, outlet);
@@ -1725,6 +1749,7 @@ impl Group {
             // A node that has been removed asks nobody for a vote; one that led finds out that nobody follows.
             if !outlet.context.is_expelled || self.replica.is_leader() {
                 self.replica.tick();
+                self.stand_again();
             }
             if self.is_serving {
                 self.leader.pace.tick(now.instant, &self.replica);
@@ -2225,7 +2250,7 @@ impl Group {
                 Witness { waiter, outlet, imports, toll: Toll::default(), is_first: true, existed: false };
             let applied = self.state.apply_next(&mut cursor, &mut witness);
             let Witness { waiter, toll, existed, .. } = witness;
-            unlocks |= self.is_serving && matches!(applied.what, What::Resolved { .. });
+            unlocks |= self.is_serving && matches!(applied.what, What::Resolved { .. } | What::Split { .. });
             self.follow_up(applied, waiter, (toll, existed), outlet);
             outlet.settle();
         }
@@ -2405,6 +2430,10 @@ impl Group {
                 self.is_roster_new |= is_news;
                 answer_governed(waiter, proof, outlet);
             }
+            What::Split { group, split } => {
+                self.end_split(group);
+                self.note_split(group, split.map(|split| *split), outlet);
+            }
             What::Risen { level, is_news } => {
                 self.is_level_new |= is_news;
                 if is_news {
@@ -2536,6 +2565,7 @@ impl Group {
         self.are_libraries_new = true;
         self.are_parameters_new = true;
         self.is_level_new = true;
+        self.splits.has_passed = true;
         self.slot_news = self.state.slots().moved().collect();
     }
 

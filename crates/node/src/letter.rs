@@ -26,6 +26,7 @@ use crate::relay::{Route, Step};
 use crate::roster::Roster;
 use crate::scripts::Invocation;
 use crate::slots::Moved;
+use crate::splitting::NewGroup;
 use crate::stagger::Stage;
 use crate::statistics::SlowEntry;
 use crate::timeline;
@@ -200,6 +201,24 @@ pub enum Mail {
     },
     /// Slots have moved.
     Slots(Arc<Vec<Moved>>),
+    /// A group of yours has split off from one of mine.
+    SplitOff(Box<NewGroup>),
+    /// A group of mine that has split off from one of yours is there, and has told what it does.
+    SplitBegun {
+        /// Yours.
+        parent: GroupId,
+        /// Mine.
+        group: GroupId,
+    },
+    /// A group of mine that has split off from one of yours does not need the log of yours any more.
+    SplitKept {
+        /// Yours.
+        parent: GroupId,
+        /// Mine.
+        group: GroupId,
+    },
+    /// A group of mine was given a checkpoint: I have nothing to begin with for these, which split off from it.
+    SplitsPassed(Vec<GroupId>),
     /// Ask a group for a step of a move that a group of this core drives.
     Move {
         /// Who drives it.

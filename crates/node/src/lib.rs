@@ -56,6 +56,7 @@ pub mod session;
 pub mod settings;
 mod sha256;
 mod speculation;
+pub mod splitting;
 pub mod stagger;
 pub mod stalls;
 mod statistics;

@@ -58,6 +58,10 @@ impl Touched {
                 | Item::Place { .. }
                 | Item::Balance(_)
                 | Item::Found { .. }
+                | Item::Divide { .. }
+                // Its slots are locked.
+                | Item::Split { .. }
+                | Item::Born(_)
                 | Item::Rise(_) => {}
             }
         }

@@ -10,6 +10,7 @@ pub mod lead;
 mod remove;
 mod secure;
 mod slots;
+mod split;
 mod status;
 mod timeline;
 mod trial;
@@ -41,6 +42,7 @@ enum Verb {
     Place(balance::PlaceArguments),
     Groups(groups::GroupsArguments),
     Move(slots::MoveArguments),
+    Split(split::SplitArguments),
     Upgrade(upgrade::UpgradeArguments),
     Try(trial::TryArguments),
 }
@@ -62,6 +64,7 @@ pub fn run(arguments: ClusterArguments) -> Result<()> {
         Verb::Place(arguments) => balance::place(&arguments),
         Verb::Groups(arguments) => groups::run(&arguments),
         Verb::Move(arguments) => slots::run(&arguments),
+        Verb::Split(arguments) => split::run(&arguments),
         Verb::Upgrade(arguments) => upgrade::run(&arguments),
         Verb::Try(arguments) => trial::run(&arguments),
     }

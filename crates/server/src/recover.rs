@@ -17,11 +17,13 @@ use edge::{DirectoryLock, RealDisk};
 use journal::{CheckpointFile, CheckpointMark, CheckpointReader, Identity, Journal, Recovered, RecoveredGroup};
 use keyspace::{Keyspace, Layout, Tuning};
 use node::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
+use node::entry::Born;
 use node::group::{group_count, membership_of};
+use node::splitting::commit_splits;
 use node::transaction::TransactionId;
 use node::{GroupId, GroupSeed, NodeId};
 use state::recovery::{Unresolved, judge};
-use state::{Ignored, State};
+use state::{Beginnings, State};
 use stdx::log::{HardState, Membership};
 
 use crate::backup::{Pace, counted};
@@ -195,12 +197,27 @@ impl Recovery {
             directory.display(),
             elsewhere.join(", ")
         );
-        let count = group_count(&found.recovered);
+        let mut count = group_count(&found.recovered);
         let mut of_log = std::mem::take(&mut found.recovered.groups);
-        let mut groups = Vec::new();
-        for group in 0..count {
+        commit_splits(&mut of_log);
+        let (mut groups, mut beginnings) = (Vec::new(), Beginnings::default());
+        let mut group = 0;
+        while group < count {
             let of_log = of_log.remove(&group).unwrap_or_default();
-            groups.push(found.replay(group, of_log, pace)?);
+            // Groups have higher numbers than those from which they split off.
+            let split_from = |of: &GroupFound| {
+                let index = of.state.split_index(GroupId(group))?;
+                Some(Born { parent: of.state.group(), index })
+            };
+            let born = groups.iter().find_map(split_from);
+            let replayed = found.replay(group, of_log, born, &mut beginnings, pace)?;
+            // Of a group that has come into being just now there may be no record yet, though others have given it what
+            // it is to hold.
+            let known = if group == 0 { replayed.state.roster().group_count(identity.group_count) } else { 0 };
+            let begun = replayed.state.split_groups().map(|new| new.0 + 1).max().unwrap_or_default();
+            count = count.max(known).max(begun);
+            groups.push(replayed);
+            group += 1;
         }
         ensure!(
             groups.iter().any(|group| group.state.applied().index > 0),
@@ -246,8 +263,16 @@ impl Recovery {
 }
 
 impl Found {
-    /// Reads a group's checkpoint, and applies all of the log behind it.
-    fn replay(&self, group: u32, of_log: RecoveredGroup, pace: &mut Pace) -> Result<GroupFound> {
+    /// Reads a group's checkpoint, and applies all of the log behind it. `split_from` is where it has split off, as far
+    /// as the log of another group tells.
+    fn replay(
+        &self,
+        group: u32,
+        of_log: RecoveredGroup,
+        split_from: Option<Born>,
+        beginnings: &mut Beginnings,
+        pace: &mut Pace,
+    ) -> Result<GroupFound> {
         let identity = self.identity();
         let membership = membership_of(identity, &of_log);
         let tuning = Tuning::default();
@@ -270,9 +295,17 @@ impl Found {
             (seed.checkpoint_index, seed.checkpoint_term) = (mark.index, mark.term);
         }
         seed.entries = of_log.entries;
+        // The node may have ended between the split and the first record of the group.
+        let is_empty = of_log.checkpoint.is_none() && seed.entries.is_empty();
+        if let Some(born) = seed.born().or(split_from.filter(|_| is_empty)) {
+            let split = beginnings.take(GroupId(group), born).with_context(|| {
+                format!("group {group} split off from group {}, whose log does not reach back to that", born.parent.0)
+            })?;
+            seed.beginning = Some(Box::new(split));
+        }
         let (mut state, entries) = seed.into_state(identity.group_count);
         for (done, entry) in entries.iter().enumerate() {
-            state.apply(entry, &mut Ignored);
+            state.apply(entry, beginnings);
             pace.show(|| format!("applies the log of group {group}: {done} of {} entries", entries.len()));
         }
         Ok(GroupFound { state, hard_state: of_log.hard_state, membership })
@@ -312,4 +345,67 @@ fn write(identity: &Identity, groups: &mut [GroupFound], path: &Path, pace: &mut
     }
     journal.stop().map_err(told)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use keyspace::Moment;
+    use message::entry::Builder;
+    use resp::{Args, Protocol, Span};
+    use stdx::log::{Entry, EntryKind};
+    use stdx::slot::{Slot, slot_of};
+    use stdx::{Level, UnixMillis};
+
+    use super::*;
+
+    fn entry(index: u64, fill: impl FnOnce(&mut Builder)) -> Entry {
+        let mut builder = Builder::with_capacity(0);
+        builder.set_level(Level(2));
+        fill(&mut builder);
+        let moment = Moment { unix: UnixMillis(1_700_000_000_000), seed: 0 };
+        Entry { term: 1, index, kind: EntryKind::Normal, data: builder.finish(moment) }
+    }
+
+    /// The process ends between the entry by which a group split off and that group's own first record: what it was to
+    /// begin with is in the log of the other one.
+    #[test]
+    fn a_group_that_split_off_and_left_no_record_is_found() {
+        let folder = std::env::temp_dir().join(format!("holdfast-recover-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let identity = Identity {
+            directory: 1,
+            cluster: 1,
+            node: 1,
+            group_count: 1,
+            hash_seed: 1,
+            has_joined: false,
+            level: Level(2),
+        };
+        let disk = RealDisk::open_directory(&folder).expect("a disk");
+        let (mut journal, _) = Journal::open(disk, &journal::Options::new(identity)).expect("a journal");
+        let words = "SETkeyvalue";
+        let spans = [(0, 3), (3, 6), (6, 11)].map(|(start, end)| Span { start, end });
+        let slot = slot_of(b"key");
+        let written = entry(1, |builder| {
+            builder.rise(Level(2));
+            builder.command(Protocol::Resp2, 0, Args::new(words.as_bytes(), &spans));
+        });
+        let split = entry(2, |builder| builder.split(GroupId(1), &[(slot, Slot(slot.0 + 1))]));
+        let append = journal::Append {
+            group: 0,
+            ticket: 1,
+            hard_state: Some(HardState { term: 1, vote: 1, commit: 1 }),
+            membership: Some(Membership { voters: vec![1, 2, 3], ..Membership::default() }),
+            entries: vec![written, split],
+        };
+        journal.append_durably(&[append]).expect("it is written");
+        journal.stop().expect("it is closed");
+        let recovery = Recovery::open(&folder, &mut Pace::new(true)).expect("it can be recovered");
+        let keys = |group: usize| recovery.groups[group].state.keyspace().slot_key_count(0, slot);
+        assert_eq!((recovery.groups.len(), keys(0), keys(1)), (2, 0, 1));
+        drop(recovery);
+        fs::remove_dir_all(&folder).expect("it is there");
+    }
 }

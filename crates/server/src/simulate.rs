@@ -165,6 +165,10 @@ enum CanaryName {
     ForgottenZones,
     /// Found groups once more at every start (with --growth).
     FoundedTwice,
+    /// Let groups that have split off begin with nothing at a start (with --growth).
+    ForgottenBeginning,
+    /// Let groups that split off begin without what was changed last (with --growth).
+    LostTail,
     /// Log what is new with a level before it has been raised: with --levels.
     EarlyLevel,
     /// Raise the level without asking which nodes know it: with --levels.
@@ -200,6 +204,8 @@ impl CanaryName {
             Self::EarlyRemoval => Canary::EarlyRemoval,
             Self::ForgottenZones => Canary::ForgottenZones,
             Self::FoundedTwice => Canary::FoundedTwice,
+            Self::ForgottenBeginning => Canary::ForgottenBeginning,
+            Self::LostTail => Canary::LostTail,
             Self::EarlyLevel => Canary::EarlyLevel,
             Self::BlindRise => Canary::BlindRise,
             Self::BelievedTerms => Canary::BelievedTerms,

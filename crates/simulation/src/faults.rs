@@ -62,6 +62,13 @@ pub struct Faults {
     pub place_every: u64,
     /// Mean time between the foundings of groups; 0 is never.
     pub growth_every: u64,
+    /// Groups split as well: such a world begins at the level that allows it.
+    pub splits: bool,
+    /// A node dies right behind a step of a split: at the entry by which a group splits, or at the new one's first.
+    pub split_crash: u64,
+    /// For how long at most a checkpoint waits until it is on the disk, of groups that came into being on the way: as
+    /// long as a group that has split off has none, it rests on the log of another one.
+    pub young_checkpoint_wait: u64,
     /// Mean time between attempts to raise the level; 0 is never.
     pub upgrade_every: u64,
     /// A turn of a core takes up to this long.
@@ -124,6 +131,13 @@ impl Faults {
             // A journal does not take what comes before a checkpoint.
             (faults.checkpoint_log_bytes, faults.step_crash) = (u64::MAX, 0);
         }
+        if plan.canary == Some(Canary::ForgottenBeginning) {
+            (faults.splits, faults.growth_every, faults.split_crash) = (true, SECOND / 2, 500);
+            (faults.checkpoint_log_bytes, faults.young_checkpoint_wait) = (u64::MAX, 10 * SECOND);
+        }
+        if plan.canary == Some(Canary::LostTail) {
+            (faults.splits, faults.growth_every) = (true, SECOND / 2);
+        }
         if plan.levels {
             // Anyone who starts may be another version.
             faults.kill_every = 2 * SECOND;
@@ -166,6 +180,12 @@ impl Faults {
         let place_every = if plan.nodes > REPLICAS { every(60, SECOND) } else { 0 };
         let mut of_growth = Prng::new(plan.seed ^ 0x6772_6F77);
         let growth_every = if plan.growth { SECOND / 2 + of_growth.below(4 * SECOND) } else { 0 };
+        let splits = plan.growth && !plan.levels && plan.canary.is_none() && of_growth.chance(2, 3);
+        // A split waits for much, and is refused meanwhile.
+        let growth_every = if splits { growth_every / 3 } else { growth_every };
+        let split_crash = if splits && of_growth.chance(2, 3) { 300 + of_growth.below(700) } else { 0 };
+        let young_checkpoint_wait =
+            if splits && of_growth.chance(2, 3) { SECOND + of_growth.below(9 * SECOND) } else { 5 * MILLISECOND };
         let upgrade_every = if plan.levels { 2 * SECOND } else { 0 };
         let mut thousandths = |exists: u64, most: u64| {
             if prng.chance(exists, 100) { 1 + prng.below(most) } else { 0 }
@@ -226,6 +246,9 @@ impl Faults {
             move_every,
             place_every,
             growth_every,
+            splits,
+            split_crash,
+            young_checkpoint_wait,
             upgrade_every,
             turn_cost: 1_000 + prng.below(100_000),
             step_crash,
@@ -260,6 +283,7 @@ impl Faults {
             &mut self.place_every,
             &mut self.growth_every,
             &mut self.step_crash,
+            &mut self.split_crash,
             &mut self.lies,
         ] {
             *rate = 0;

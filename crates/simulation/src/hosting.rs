@@ -20,6 +20,7 @@ use node::group::{Group, Standing, first_membership, group_count, others_can_tel
 use node::limits;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
+use node::splitting::commit_splits;
 use stdx::log::{Entry, EntryKind};
 use stdx::{Instant, Level, Levels};
 
@@ -72,8 +73,9 @@ impl Universe {
             group_count: self.group_count,
             hash_seed: self.plan.seed,
             has_joined: machine > 0,
-            // A world is that of an old cluster, unless it has zones, which came later: with `levels` it is upgraded.
-            level: if self.zones.are_there() { Levels::KNOWN.highest } else { Level::FIRST },
+            // A world is that of an old cluster, unless it has zones or splits, which came later: with `levels` it is
+            // upgraded.
+            level: if self.zones.are_there() || self.faults.splits { Levels::KNOWN.highest } else { Level::FIRST },
         };
         let options = journal::Options {
             segment_bytes: 4096 * (16 + self.prng.below(48)),
@@ -83,7 +85,7 @@ impl Universe {
             ..journal::Options::new(identity)
         };
         let disk = self.machines[machine].disk.clone();
-        let (journal, recovered) = match Journal::open(disk.clone(), &options) {
+        let (journal, mut recovered) = match Journal::open(disk.clone(), &options) {
             Ok(opened) => opened,
             Err(fault @ Fault::Level { .. }) => return self.refuse_level(machine, &fault),
             Err(fault) => return self.boot_failed(machine, &fault),
@@ -103,6 +105,7 @@ impl Universe {
                 ))
                 .collect::<Vec<_>>()
         );
+        commit_splits(&mut recovered.groups);
         if !recovered.is_new {
             self.probes.reach("a log was recovered");
         }
@@ -225,6 +228,12 @@ impl Universe {
             self.probes.reach("a checkpoint was recovered");
         }
         let mut seed = self.read_group(machine, group, found, settings, identity)?;
+        if seed.born().is_some() {
+            self.probes.reach("a group that split off was recovered from the log of another");
+            if self.plan.canary == Some(Canary::ForgottenBeginning) {
+                seed.entries[0].data.clear();
+            }
+        }
         seed.is_recovering = may_lack_its_tail && self.machines.len() > 1;
         Ok(seed)
     }
@@ -246,6 +255,7 @@ impl Universe {
         });
         let mut seed = GroupSeed::new(GroupId(group), self.machines[machine].node, keyspace);
         seed.membership = first_membership(identity, group, &found);
+        seed.was_given_up = found.is_vacated();
         seed.hard_state = found.hard_state;
         seed.entries = found.entries;
         if let Some(mark) = found.checkpoint {
@@ -451,6 +461,7 @@ impl Universe {
         let has_moved = samples && host.core.groups().any(|group| !group.slots().is_even());
         let is_served = |group: &Group| group.id().0 >= self.group_count && group.standing() == Standing::Serving;
         let is_grown = samples && host.core.groups().any(is_served);
+        let is_split = samples && host.core.groups().any(|group| group.state().split_groups().next().is_some());
         let near_read_count = host.core.near_read_count();
         for group in host.core.groups() {
             let id = group.id().0;
@@ -528,6 +539,9 @@ impl Universe {
         if samples {
             let phases = self.phases_of(machine);
             self.coverage.see(phases);
+        }
+        if is_split {
+            self.probes.reach("a group split");
         }
         if is_grown {
             self.probes.reach("a founded group served");
@@ -705,6 +719,17 @@ impl Universe {
                 }
                 if append.entries.iter().any(forgets_an_outcome) {
                     self.probes.reach("the outcome of a transaction was forgotten");
+                }
+                if self.faults.split_crash > 0
+                    && append.entries.iter().any(is_step_of_split)
+                    && self.luck(self.faults.split_crash)
+                {
+                    // Now and then while the record is being written, and mostly before there is a checkpoint.
+                    let most = [self.faults.sync_min + self.faults.sync_jitter, SECOND][self.prng.below(2) as usize];
+                    let when = self.now + self.some(2 * most);
+                    let power = self.prng.chance(1, 2);
+                    self.probes.reach("a node was to die at a step of a split");
+                    self.at(when, What::StepCrash { machine, life, power });
                 }
                 let process = self.machines[machine].process.as_mut().expect("it is alive");
                 let bytes: usize = append.entries.iter().map(|entry| entry.data.len()).sum();
@@ -1075,7 +1100,9 @@ impl Universe {
                 }
                 let kept = file.complete();
                 if kept.is_ok() {
-                    let when = self.now + self.prng.below(5 * MILLISECOND);
+                    let is_young = group.0 >= self.group_count;
+                    let wait = if is_young { self.faults.young_checkpoint_wait } else { 5 * MILLISECOND };
+                    let when = self.now + self.prng.below(wait);
                     let inbound = Inbound::Checkpoint(group, id, CheckpointNews::Kept);
                     self.at(when, What::Arrive { machine, life, core, inbound });
                 }
@@ -1372,6 +1399,11 @@ fn forgets_an_outcome(entry: &Entry) -> bool {
     node::entry::level(&entry.data) > Level::FIRST && has_item(entry, |item| matches!(item, Item::Forget(_)))
 }
 
+/// True if an entry splits a group, or is the first one of a group that split off.
+fn is_step_of_split(entry: &Entry) -> bool {
+    has_item(entry, |item| matches!(item, Item::Split { .. } | Item::Born(_)))
+}
+
 /// True if an entry holds such an item.
 fn has_item(entry: &Entry, is_such: impl Fn(&Item<'_>) -> bool) -> bool {
     if entry.kind != EntryKind::Normal {
@@ -1398,6 +1430,7 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         | Canary::CountedCopy
         | Canary::OpenCut
         | Canary::FoundedTwice
+        | Canary::ForgottenBeginning
         | Canary::BelievedTerms => None,
         Canary::EarlyCommit => Some(Defect::EarlyCommit),
         Canary::ForgottenWatch => Some(Defect::ForgottenWatch),
@@ -1416,6 +1449,7 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::BlindRise => Some(Defect::BlindRise),
         Canary::ForgottenZones => Some(Defect::ForgottenZones),
         Canary::BelievedAnswers => Some(Defect::BelievedAnswers),
+        Canary::LostTail => Some(Defect::LostTail),
     }
 }
 

@@ -87,6 +87,11 @@ pub enum Canary {
     ForgottenZones,
     /// A start takes no notice of groups that have been founded since the cluster was, and founds them once more.
     FoundedTwice,
+    /// A start lets a group that has split off begin with nothing, although the log of the other one, on which its
+    /// beginning rests, is there.
+    ForgottenBeginning,
+    /// A group that splits off begins without what was changed last of its slots.
+    LostTail,
     /// Leaders log what is new with a level before it has been raised, and give it to anyone who follows.
     EarlyLevel,
     /// The level is raised without asking which nodes know it.
@@ -120,7 +125,7 @@ pub struct Plan {
     pub changes: bool,
     /// Slots move between groups.
     pub moves: bool,
-    /// Groups come into being, and get their share of the slots.
+    /// Groups come into being, and get their share of the slots; in some worlds they split as well.
     pub growth: bool,
     /// Clients give some requests ids, and repeat them until they are answered. Acknowledged must mean on disk.
     pub repeats: bool,

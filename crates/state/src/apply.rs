@@ -9,14 +9,14 @@ use message::entry::{self, Claimed, Effect, ExecItem, Item, Reader, Taken};
 use message::parameters::USERS_CHANGED;
 use message::roster::Member;
 use message::slots::Moved;
-use message::{GatewayId, NodeId, TransactionId};
+use message::{GatewayId, GroupId, NodeId, TransactionId};
 use resp::{Args, Protocol, Writer};
 use stdx::log::{Entry, EntryKind};
 use stdx::{Level, UnixMillis};
 
 use crate::recorder::Recorder;
 use crate::reply_cache::Lookup;
-use crate::{Imports, Position, Prepared, State, observe, recorder};
+use crate::{Imports, Position, Prepared, SplitOff, State, observe, recorder};
 
 /// Measures commands. What it measures is no part of the state.
 pub trait Meter {
@@ -143,6 +143,13 @@ pub enum What {
     Wished(bool),
     /// A gateway was told where a slot is.
     Moved,
+    /// A group was to split off.
+    Split {
+        /// Which.
+        group: GroupId,
+        /// What it begins with; none if it could not.
+        split: Option<Box<SplitOff>>,
+    },
     /// The group is at this level.
     Risen {
         /// Which.
@@ -492,6 +499,15 @@ impl State {
             Item::Place { group, nodes } => What::Wished(self.roster.place(group, nodes)),
             Item::Balance(is_on) => What::Wished(self.roster.balance(is_on)),
             Item::Found { group, voters } => What::Wished(self.roster.found(group, voters)),
+            Item::Divide { group, parent, slots } => {
+                let first_count = self.slots.first_count();
+                What::Wished(self.roster.split(group, parent, &slots, first_count))
+            }
+            Item::Split { group, slots } => {
+                let split = self.split_off(group, &slots).map(Box::new);
+                What::Split { group, split }
+            }
+            Item::Born(_) => panic!("a group that has split off is replayed without what it began with"),
             Item::Rise(level) => {
                 let is_news = level > self.level;
                 self.level = self.level.max(level);

@@ -26,6 +26,7 @@ mod recorder;
 pub mod recovery;
 mod reply_cache;
 mod request_ids;
+mod split;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,6 +46,7 @@ pub use apply::{Applied, CommandRun, Cursor, Effects, ExecRun, Ignored, Meter, W
 pub use recorder::{Phase, Reader, Requests, Step, Tape};
 pub use reply_cache::{Lookup, ReplyCache};
 pub use request_ids::{Known, RequestIds};
+pub use split::{Beginnings, FIRST, SplitOff};
 
 use echoes::Echoes;
 use outcomes::Outcomes;
@@ -53,6 +55,9 @@ use recorder::Recorder;
 
 /// Values of a transaction that have been read in before its entry is applied, by database and key.
 pub type Imports = BTreeMap<(u16, Vec<u8>), Imported>;
+
+/// Groups that have split off from this one, each with the index of the entry by which it has.
+type Splits = BTreeMap<u32, u64>;
 
 /// A place in a log: an entry's index and the term in which it was proposed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,6 +118,8 @@ pub struct State {
     request_ids: RequestIds,
     /// Which formats and semantics are in force.
     level: Level,
+    /// Groups that have split off.
+    splits: Splits,
     /// Where replies go that nobody wants.
     scratch: Writer,
     spans: Vec<Span>,
@@ -140,6 +147,7 @@ macro_rules! parts {
             &$($mutable)? $state.request_ids,
             &$($mutable)? $state.level,
             &$($mutable)? $state.outcomes.participants,
+            &$($mutable)? $state.splits,
         ]
     };
 }
@@ -166,6 +174,7 @@ impl State {
             echoes: Echoes::default(),
             request_ids: RequestIds::default(),
             level: Level::FIRST,
+            splits: Splits::new(),
             scratch: Writer::default(),
             spans: Vec::new(),
             forgets_answers: false,

@@ -15,7 +15,7 @@ use stdx::{Level, UnixMillis, leb128};
 use crate::echoes::Echoes;
 use crate::reply_cache::ReplyCache;
 use crate::request_ids::RequestIds;
-use crate::{Imports, Prepared};
+use crate::{Imports, Prepared, Splits};
 
 /// A part of what replicas agree on.
 pub(crate) trait Part {
@@ -159,6 +159,24 @@ impl Part for Level {
 
     fn clear(&mut self) {
         *self = Self::FIRST;
+    }
+}
+
+impl Part for Splits {
+    fn save(&self, out: &mut Vec<u8>) {
+        leb128::put(out, self.len() as u64);
+        for (group, index) in self {
+            leb128::put(out, u64::from(*group));
+            leb128::put(out, *index);
+        }
+    }
+
+    fn load(&mut self, reader: &mut Reader<'_>) {
+        *self = (0..reader.number()).map(|_| (reader.number() as u32, reader.number())).collect();
+    }
+
+    fn clear(&mut self) {
+        *self = Self::new();
     }
 }
 

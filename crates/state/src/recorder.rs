@@ -9,7 +9,7 @@ use command::Access;
 use keyspace::rdb::Dialect;
 use keyspace::{Body, DataCommand, DatabaseKey, Keyspace, Moment, Standing};
 use message::TransactionId;
-use message::entry::Effect;
+use message::entry::{Born, Effect};
 use resp::{Args, Writer};
 use stdx::UnixMillis;
 
@@ -131,6 +131,9 @@ pub struct Tape {
     pub moment: UnixMillis,
     /// Something before this tape is not known: it is the first, or the group was given a checkpoint.
     pub has_gap: bool,
+    /// The group has split off there, and this is the first that it tells: what comes here is behind all that the other
+    /// one has done up to there.
+    pub born: Option<Born>,
     /// In the order of the log.
     pub steps: Vec<Step>,
 }

@@ -129,6 +129,21 @@ impl RequestIds {
         gone.iter().for_each(|place| self.remove(place));
     }
 
+    /// Hands the answers of these slots over.
+    #[must_use]
+    pub fn split_off(&mut self, slots: &BTreeSet<Slot>) -> Self {
+        let mut other = Self::default();
+        let gone: Vec<Place> = self.kept.keys().filter(|place| slots.contains(&place.1)).cloned().collect();
+        for place in gone {
+            let kept = self.kept.get(&place).expect("just found").clone();
+            self.remove(&place);
+            other.byte_count += bytes_of(&place, &kept.reply);
+            other.due.insert((kept.until, place.clone()));
+            other.kept.insert(place, kept);
+        }
+        other
+    }
+
     fn take(&mut self, reader: &mut Reader<'_>) {
         let answered = reader.answered();
         let until = UnixMillis(answered.ms.cast_signed());

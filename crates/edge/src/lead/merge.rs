@@ -4,9 +4,12 @@
 //! belong together, and what comes behind a part on the same keys stays behind it. So a part waits until all parts are
 //! there, what touches its keys waits with it, and everything else passes. That order exists, as transactions lock
 //! their keys: nothing ever waits in a circle.
+//!
+//! A group that has split off has keys of another one. What it does comes behind all that the other one had done by then.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use node::entry::Born;
 use node::{DatabaseKey, Phase, Step, Tape, TransactionId};
 
 /// Brings together what groups tell.
@@ -29,6 +32,8 @@ struct Queue {
     floor: u64,
     /// Steps behind this index are not taken yet.
     bound: Option<u64>,
+    /// The group has split off there: nothing is taken before all is that the other one has done up to there.
+    born: Option<Born>,
     /// Transactions of which a part was prepared at this index, and is neither in the stream nor dropped. Their clients
     /// may have been answered: a transaction is committed once all its parts are prepared.
     open: BTreeMap<TransactionId, u64>,
@@ -56,6 +61,7 @@ impl Merger {
             queue.floor = queue.floor.max(tape.index);
         }
         queue.index = Some(tape.index);
+        queue.born = queue.born.or(tape.born);
         for step in tape.steps {
             match (step.phase, &step.transaction) {
                 (Phase::Done | Phase::Swept, _) => queue.steps.push_back(step),
@@ -75,7 +81,8 @@ impl Merger {
     /// Begins again: what is here is in no stream. Groups go on telling.
     pub fn clear(&mut self) {
         for queue in &mut self.queues {
-            *queue = Queue { index: queue.index, floor: queue.index.unwrap_or(0), ..Queue::default() };
+            let (index, born) = (queue.index, queue.born);
+            *queue = Queue { index, born, floor: index.unwrap_or(0), ..Queue::default() };
         }
         (self.selected, self.is_frozen) = (None, false);
     }
@@ -157,9 +164,17 @@ impl Merger {
         while !self.is_frozen && (self.take_fronts(out) || self.take_some(out)) {}
     }
 
+    /// True if nothing from before a group split off is still to be taken.
+    fn is_born(&self, group: usize) -> bool {
+        self.queues.get(group).and_then(|queue| queue.born).is_none_or(|Born { parent, index }| {
+            let parent = &self.queues[parent.0 as usize];
+            parent.index.is_some_and(|told| told >= index) && parent.steps.front().is_none_or(|step| step.index > index)
+        })
+    }
+
     /// The step that a group has told first, if it may be taken.
     fn front(&self, group: usize) -> Option<&Step> {
-        let queue = self.queues.get(group)?;
+        let queue = self.queues.get(group).filter(|_| self.is_born(group))?;
         queue.steps.front().filter(|step| queue.bound.is_none_or(|bound| step.index <= bound))
     }
 
@@ -193,7 +208,7 @@ impl Merger {
     fn take_some(&mut self, out: &mut Vec<u8>) -> bool {
         let mut has_taken = false;
         let mut parts: BTreeMap<_, (usize, Vec<Place>)> = BTreeMap::new();
-        for group in 0..self.queues.len() {
+        for group in (0..self.queues.len()).filter(|group| self.is_born(*group)).collect::<Vec<_>>() {
             let mut blocked: BTreeSet<DatabaseKey> = BTreeSet::new();
             let mut place = 0;
             while let Some(step) = self.queues[group].steps.get(place) {
@@ -282,7 +297,7 @@ fn step_bytes(step: &Step) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use node::{CoreId, GatewayId, Requests, TransactionId};
+    use node::{CoreId, GatewayId, GroupId, Requests, TransactionId};
 
     use super::*;
 
@@ -383,6 +398,25 @@ mod tests {
         told(&mut merger);
         assert!(merger.has_taken(&[2, 2]));
         assert!(!merger.has_taken(&[2, 2, 0]), "a group of which nothing was heard");
+    }
+
+    #[test]
+    fn what_a_group_does_that_has_split_off_comes_behind_all_from_before() {
+        let mut merger = Merger::new(2);
+        push(&mut merger, 0, vec![part(1, 1, &[0, 1], "SET a old")]);
+        push(&mut merger, 1, vec![]);
+        let born = Some(Born { parent: GroupId(0), index: 3 });
+        let steps = vec![step(2, "SET a new"), part(3, 2, &[1, 2], "SET b new")];
+        assert!(merger.push(Tape { group: 2, index: 3, has_gap: true, born, steps, ..Tape::default() }));
+        push(&mut merger, 1, vec![part(1, 2, &[1, 2], "SET c new")]);
+        assert_eq!(told(&mut merger), [""; 0], "the other group has not told of the split");
+        push(&mut merger, 0, vec![step(4, "SET d new")]);
+        assert_eq!(told(&mut merger), ["SET d new"], "a part from before the split has not come");
+        push(&mut merger, 1, vec![part(2, 1, &[0, 1], "SET e old")]);
+        let told = told(&mut merger);
+        let at = |line: &str| told.iter().position(|other| other == line).expect("it comes");
+        assert!(at("SET a old") < at("SET a new") && at("SET e old") < at("SET a new"), "{told:?}");
+        assert!(!merger.is_waiting());
     }
 
     /// A transaction over groups is answered when all its parts are prepared, before any of them is done.

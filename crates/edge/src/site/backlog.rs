@@ -523,7 +523,7 @@ fn decode_frame(bytes: &[u8]) -> Option<Tape> {
     let moment = UnixMillis(fields.u64()?.cast_signed());
     let count = fields.u32()?;
     let steps = (0..count).map(|_| fields.step()).collect::<Option<Vec<_>>>()?;
-    fields.0.is_empty().then_some(Tape { group, from, index, moment, has_gap: false, steps })
+    fields.0.is_empty().then_some(Tape { group, from, index, moment, has_gap: false, born: None, steps })
 }
 
 fn put_u32(out: &mut Vec<u8>, number: u32) {
@@ -728,7 +728,7 @@ mod tests {
                     let index = (from + prng.below(9)).min(60);
                     let steps = log.iter().filter(|step| step.index > from && step.index <= index).cloned().collect();
                     let moment = UnixMillis(index as i64);
-                    let tape = Tape { group: 0, from, index, moment, has_gap: is_first, steps };
+                    let tape = Tape { group: 0, from, index, moment, has_gap: is_first, born: None, steps };
                     assert!(backlog.append(tape).expect("room"), "seed {seed}: nothing is missing");
                     (from, is_first) = (index, false);
                 }
@@ -766,7 +766,7 @@ mod tests {
             let requests = Requests { runs: vec![(0, bytes.len())], bytes, count: 1 };
             let moment = UnixMillis(index as i64);
             let steps = vec![Step { index, moment, requests, ..Step::default() }];
-            Tape { group: 0, from, index, moment, has_gap, steps }
+            Tape { group: 0, from, index, moment, has_gap, born: None, steps }
         };
         assert!(backlog.append(tape(0, 1, true)).expect("room"));
         assert!(!backlog.append(tape(5, 6, true)).expect("room"), "entries 2 to 5 are missing");
@@ -799,7 +799,15 @@ mod tests {
         let (mut backlog, _) = scratch.open(1 << 20);
         let tape = |group: u32, from: u64, index: u64| {
             let step = Step { index, moment: UnixMillis(index as i64), ..Step::default() };
-            Tape { group, from, index, moment: UnixMillis(index as i64), has_gap: from == 0, steps: vec![step] }
+            Tape {
+                group,
+                from,
+                index,
+                moment: UnixMillis(index as i64),
+                has_gap: from == 0,
+                born: None,
+                steps: vec![step],
+            }
         };
         assert!(backlog.append(tape(0, 0, 5)).expect("a disk"));
         // It has told of its first entry nothing.

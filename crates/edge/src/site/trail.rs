@@ -302,6 +302,7 @@ mod tests {
                 index: last.index,
                 moment: last.moment,
                 has_gap: false,
+                born: None,
                 steps,
             });
             begin = end;

@@ -36,6 +36,12 @@ impl Keyspace {
         expired.chain(flushed).map(Record::version).fold(self.keeper.absences.gone_from(slot), u64::max)
     }
 
+    /// The latest version of a key of a slot; 0 if there is none.
+    pub fn slot_version(&self, slot: Slot) -> u64 {
+        let records = (0..self.database_count()).flat_map(|database| self.records_of(database, slot));
+        records.map(Record::version).max().unwrap_or_default()
+    }
+
     /// The keys of a slot that exist at the moment of the latest change, as records of a checkpoint.
     pub fn export_slot(&self, slot: Slot) -> Vec<u8> {
         let mut out = Vec::new();
@@ -73,6 +79,31 @@ impl Keyspace {
         let awaited: Vec<_> = self.notices.awaited.iter().filter(|(_, key)| slot_of(key) == slot).cloned().collect();
         awaited.iter().for_each(|(database, key)| self.notices.touch(*database, key));
         Ok(())
+    }
+
+    /// Hands the keys of these slots to a keyspace of their own, which goes on with the same sequence: their tables
+    /// change hands, so that it takes no longer than to count the keys. A checkpoint that is under way is given up.
+    #[must_use]
+    pub fn split_off(&mut self, slots: &BTreeSet<Slot>) -> Self {
+        self.cancel_checkpoint();
+        let mut other = self.new_like();
+        for (from, to) in self.databases.iter_mut().zip(&mut other.databases) {
+            *to = from.split_off(slots.iter().map(|slot| usize::from(slot.0)));
+        }
+        (other.sequence, other.latest) = (self.sequence, self.latest);
+        other.notices.awaited.clear();
+        other.set_lookups(crate::Lookups::default());
+        // What has gone from a slot is known where the slot is. What was flushed has gone, and is noted later.
+        other.keeper.absences = self.keeper.absences.clone();
+        for table in &self.graveyard {
+            for slot in slots {
+                for record in records_in(table, *slot) {
+                    let place = self.place(record.key());
+                    other.keeper.absences.note(place, record.version());
+                }
+            }
+        }
+        other
     }
 
     /// Removes the keys of a slot without a word: for clients they are where they were, in another group.

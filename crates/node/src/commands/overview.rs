@@ -67,6 +67,12 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("move", 5, Body::Govern)
         },
         ControlCommand {
+            summary: "Lets a group split: another one comes into being on the same nodes, with these slots of it.",
+            syntax: "group slots",
+            flags: GOVERNS,
+            ..plain("split", 4, Body::Govern)
+        },
+        ControlCommand {
             summary: "Answers the bytes that the keys of each of some slots take, as this node has them.",
             syntax: "first-slot last-slot",
             flags: &[Flag::Admin, Flag::Noscript],

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use resp::Protocol;
 use stdx::slot::{SLOT_COUNT, Slot};
 
-use super::{Group, Observed, Waiter};
+use super::{Group, LEVEL_OF_SPLITS, Observed, Waiter, runs_of};
 use crate::balance::{self, Spreading};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::core::Context;
@@ -21,7 +21,7 @@ use crate::settings::Settings;
 use crate::timeline::Kind;
 
 impl Group {
-    /// Takes `HOLDFAST REMOVE`, `PREFER`, `PLACE`, `MOVE`, `BALANCE`, `GROUPS`, `UPGRADE` or `REBALANCE`.
+    /// Takes `HOLDFAST REMOVE`, `PREFER`, `PLACE`, `MOVE`, `SPLIT`, `BALANCE`, `GROUPS`, `UPGRADE` or `REBALANCE`.
     pub(super) fn govern(
         &mut self,
         words: &[u8],
@@ -38,6 +38,7 @@ impl Group {
             "remove" => self.remove(&text(2), &outlet.context.bulletins, group_count, now),
             "move" if !outlet.context.is_clustered => Err(NO_CLUSTER.to_owned()),
             "move" => self.want([&text(2), &text(3), &text(4)], group_count),
+            "split" => self.divide(&text(2), &text(3), now, outlet),
             "balance" => self.switch_balancing(&text(2)),
             "upgrade" => self.upgrade(&text(2), outlet),
             "groups" => self.ask_for_groups(&text(2), now, outlet),
@@ -118,6 +119,59 @@ impl Group {
         let number = group.parse().ok().filter(|group| *group < group_count);
         let group = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{group}'"))?;
         self.leader.builder.want(slots, group);
+        self.leader.waiters.push(Waiter::Silent);
+        Ok(true)
+    }
+
+    /// Lets a group split: another one comes into being, on the same nodes, with these slots.
+    fn divide(&mut self, parent: &str, text: &str, now: Now, outlet: &mut Outlet<'_>) -> Result<bool, String> {
+        let context = &outlet.context;
+        let group_count = self.roster().group_count(context.group_count);
+        let number = parent.parse().ok().filter(|group| *group < group_count);
+        let parent = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{parent}'"))?;
+        let slots: BTreeSet<Slot> =
+            runs_of_text(text)?.into_iter().flat_map(|(first, last)| first..=last).map(Slot).collect();
+        let holder = |slot: Slot| context.slots.group_of_slot(slot);
+        if let Some(slot) = slots.iter().find(|slot| holder(**slot) != parent) {
+            return Err(format!(
+                "ERR group {} does not hold slot {}: group {} does",
+                parent.0,
+                slot.0,
+                holder(*slot).0
+            ));
+        }
+        if (0..SLOT_COUNT as u16).map(Slot).filter(|slot| holder(*slot) == parent).count() == slots.len() {
+            return Err(format!("ERR group {} would be left with no slot", parent.0));
+        }
+        if group_count >= GROUPS_MAX {
+            return Err(format!("ERR there are {GROUPS_MAX} groups, and there cannot be more"));
+        }
+        let level = self.leader.builder.level();
+        if level < LEVEL_OF_SPLITS {
+            return Err(format!(
+                "ERR groups split at level {LEVEL_OF_SPLITS}, and the cluster is at level {level}: see HOLDFAST UPGRADE"
+            ));
+        }
+        if self.roster().is_empty() {
+            // The node is by itself: the leaders of its groups tell how they are when it is a cluster of one.
+            self.enlist(self.node, &outlet.context.own);
+            return Err("TRYAGAIN this server is becoming a cluster of one".to_owned());
+        }
+        // Of those that are about to split off nobody can tell yet where they are led.
+        for group in (0..group_count).map(GroupId) {
+            fresh(&context.bulletins, group, now)?;
+        }
+        let is_open = |number| number == self.division_batch;
+        if (!self.leader.builder.is_empty() && is_open(self.batch_number))
+            || self.inflight.iter().any(|batch| is_open(batch.number))
+        {
+            return Err("TRYAGAIN another group is just being told to split: ask again when it has been".to_owned());
+        }
+        let group = GroupId(group_count);
+        let text = format!("is to split off from group {}, with {} slots, as was asked for", parent.0, slots.len());
+        outlet.happened(Kind::Placement, Some(group), text);
+        self.division_batch = self.batch_number;
+        self.leader.builder.divide(group, parent, &runs_of(&slots));
         self.leader.waiters.push(Waiter::Silent);
         Ok(true)
     }
@@ -296,6 +350,17 @@ impl Group {
 
 /// Slots were to move in a server by itself.
 const NO_CLUSTER: &str = "ERR This server is no cluster: let a second node join it, and slots can move";
+
+/// Slots that a text such as `0-5,7` names: first and last of each run.
+fn runs_of_text(text: &str) -> Result<Vec<(u16, u16)>, String> {
+    let slot = |word: &str| word.parse::<u16>().ok().filter(|slot| usize::from(*slot) < SLOT_COUNT);
+    let run = |word: &str| {
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        let run = slot(first).zip(slot(last)).filter(|(first, last)| first <= last);
+        run.ok_or_else(|| format!("ERR '{word}' names no slots: one, or FIRST-LAST, is expected"))
+    };
+    text.split(',').map(run).collect()
+}
 
 /// What a group's leader said a moment ago.
 fn fresh(bulletins: &Bulletins, group: GroupId, now: Now) -> Result<&Bulletin, String> {

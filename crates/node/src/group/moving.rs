@@ -27,7 +27,7 @@
 //! A request on several slots may be answered so for the sake of one, with the others still here. What its session has
 //! sent behind it, not knowing, then goes back as well: it would overtake it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stdx::slot::{SLOT_COUNT, Slot};
 
@@ -73,6 +73,8 @@ struct Moving {
     slots: Vec<Slot>,
     to: GroupId,
     since: Instant,
+    /// The group is to split off with the slots.
+    splits: bool,
     stage: Stage,
 }
 
@@ -86,6 +88,8 @@ enum Stage {
     AskingOwn,
     /// These have not yet answered.
     Resolving { waiting: Vec<GroupId> },
+    /// The split is on its way through the log.
+    Splitting,
 }
 
 impl Group {
@@ -370,7 +374,22 @@ impl Group {
         if is_wanted_whole || self.is_barred || self.leader.locks.is_whole_held() || self.is_full() {
             return;
         }
-        let (slots, to) = match self.choose_slots(&roster, now, outlet) {
+        let splitting = match self.next_split(&roster) {
+            // A checkpoint under way would have to be given up.
+            Some(_) if self.checkpointing.is_running() || self.leader.builder.level() < LEVEL_OF_SPLITS => {
+                return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY;
+            }
+            Some((_, slots)) if slots.iter().any(|slot| self.leader.locks.is_slot_held(*slot)) => {
+                return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY;
+            }
+            next => next,
+        };
+        let splits = splitting.is_some();
+        let choice = match splitting {
+            Some((group, slots)) => Choice::These(slots, group),
+            None => self.choose_slots(&roster, now, outlet),
+        };
+        let (slots, to) = match choice {
             Choice::These(slots, to) => (slots, to),
             Choice::Later => return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY,
             Choice::Nothing => {
@@ -390,7 +409,7 @@ impl Group {
         self.leader.locks.take_slots(id, slots.iter().copied());
         let batch = self.batch_number - u64::from(self.leader.builder.is_empty());
         self.leader.mover.present =
-            Some(Moving { id, slots, to, since: now.instant, stage: Stage::Draining { batch } });
+            Some(Moving { id, slots, to, since: now.instant, splits, stage: Stage::Draining { batch } });
         self.go_on_moving(now, outlet);
     }
 
@@ -449,12 +468,16 @@ impl Group {
         match &mut moving.stage {
             Stage::Draining { batch } => {
                 let is_applied = self.batch_number > *batch && self.inflight.front().is_none_or(|b| b.number > *batch);
-                let is_held = self.leader.locks.is_held_by(id);
+                // A group may split off with nothing, if all that it was to have has gone elsewhere meanwhile.
+                let is_held = self.leader.locks.is_held_by(id) || moving.slots.is_empty();
                 // Nothing but this move can have given them away; what is not here would be carried as nothing.
                 let slots = self.state.slots();
                 let is_here = moving.slots.iter().all(|slot| slots.group_of_slot(*slot) == self.id);
                 let is_early = self.defect == Some(Defect::EarlyCopy);
-                if is_here && (is_early || is_held && is_applied && self.leader.locks.are_slots_free(id)) {
+                let is_free = is_held && is_applied && self.leader.locks.are_slots_free(id);
+                if is_here && is_free && moving.splits {
+                    self.propose_split(now);
+                } else if is_here && !moving.splits && (is_early || is_free) {
                     self.prepare_move(outlet);
                 } else if !is_here || !is_held || lasted >= limits::MOVE_DRAIN_MAX {
                     self.put_off_move(now);
@@ -468,7 +491,7 @@ impl Group {
                     self.abort_move(now, outlet);
                 }
             }
-            Stage::AskingOwn => self.leader.locks.renew(id, now.instant),
+            Stage::AskingOwn | Stage::Splitting => self.leader.locks.renew(id, now.instant),
             Stage::Resolving { waiting } => {
                 self.leader.locks.renew(id, now.instant);
                 if waiting.is_empty() {
@@ -480,10 +503,39 @@ impl Group {
         }
     }
 
+    /// Nobody works on the slots any more: the group splits off.
+    fn propose_split(&mut self, now: Now) {
+        let Some(moving) = &mut self.leader.mover.present else { return };
+        let slots = moving.slots.iter().copied().collect();
+        if self.state.split_obstacle(moving.to, &slots).is_some() {
+            if now.instant.since(moving.since) >= limits::MOVE_DRAIN_MAX {
+                let id = moving.id;
+                self.put_off_move(now);
+                self.unlock(id);
+                self.leader.has_decided = true;
+            }
+            return;
+        }
+        moving.stage = Stage::Splitting;
+        self.leader.builder.split(moving.to, &runs_of(&slots));
+        self.leader.waiters.push(Waiter::Silent);
+    }
+
+    /// A group has split off, or could not. If this was the one that was to, its slots are free again.
+    pub(super) fn end_split(&mut self, group: GroupId) {
+        let is_it = |moving: &mut Moving| moving.splits && moving.to == group;
+        if let Some(moving) = self.leader.mover.present.take_if(is_it) {
+            self.unlock(moving.id);
+        }
+    }
+
     /// The slots are tried again later.
     fn put_off_move(&mut self, now: Now) {
         let Some(moving) = self.leader.mover.present.take() else { return };
         let until = now.instant + limits::MOVE_RETRY;
+        if moving.splits {
+            return self.leader.mover.rest_until = until;
+        }
         self.leader.mover.put_off.extend(moving.slots.iter().map(|slot| (slot.0, until)));
     }
 
@@ -558,6 +610,21 @@ impl Group {
         }
         self.go_on_moving(now, outlet);
     }
+}
+
+/// The level at which groups can split.
+pub(crate) const LEVEL_OF_SPLITS: stdx::Level = stdx::Level(2);
+
+/// Slots as runs: first and last of each.
+pub(crate) fn runs_of(slots: &BTreeSet<Slot>) -> Vec<(Slot, Slot)> {
+    let mut runs: Vec<(Slot, Slot)> = Vec::new();
+    for slot in slots {
+        match runs.last_mut() {
+            Some((_, last)) if last.0 + 1 == slot.0 => *last = *slot,
+            _ => runs.push((*slot, *slot)),
+        }
+    }
+    runs
 }
 
 /// All groups that a move changes.

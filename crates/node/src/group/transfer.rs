@@ -225,7 +225,8 @@ impl Group {
         if message.from() != from.0 || message.term() < self.replica.term() || self.replica.is_leader() {
             return;
         }
-        if self.is_vacating() {
+        // A checkpoint would pass over what another group begins with.
+        if self.is_vacating() || self.holds_beginnings() {
             return;
         }
         if index <= self.applied() {

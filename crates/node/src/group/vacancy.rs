@@ -205,6 +205,8 @@ impl Group {
             && !outlet.context.roster.is_empty()
             && !outlet.context.roster.is_going(self.node)
             && !self.replica.is_leader()
+            && !self.holds_beginnings()
+            && self.splits.parent.is_none()
             && !self.is_installing();
         if !(self.vacancy.is_let_go || is_out) || !may_go {
             return false;
@@ -274,6 +276,7 @@ impl Group {
         self.membership_applied = Membership::default();
         (self.first_index, self.recovered_index, self.marked_index) = (0, 0, 0);
         self.lost_commit = 0;
+        self.splits.give_up();
         self.log_bytes = 0;
         self.altered_saved = self.state.keyspace().altered_count();
         self.held_log = None;

@@ -12,7 +12,7 @@ use node::{
     Action, CheckpointNews, CheckpointStep, Core, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Now, Peer,
     Persist, ProcessFacts, Room, SessionId,
 };
-use state::{Ignored, Position, State};
+use state::{Beginnings, Position, State};
 use stdx::log::Entry;
 use stdx::{Duration, Instant, UnixMillis};
 
@@ -221,7 +221,10 @@ impl Host {
     /// what the serving group holds.
     fn replay(&self) {
         let group_count = self.cores.len() as u32;
-        for group in self.cores.iter().flat_map(Core::groups) {
+        let mut groups: Vec<_> = self.cores.iter().flat_map(Core::groups).collect();
+        groups.sort_by_key(|group| group.id());
+        let mut beginnings = Beginnings::default();
+        for group in groups {
             let Some(log) = self.logs.get(&group.id()) else { continue };
             let applied = group.applied();
             let entries = log.entries.iter().take_while(|entry| entry.index <= applied);
@@ -231,8 +234,13 @@ impl Host {
             }
             let mut state = State::new(group.id(), group_count, empty_keyspace());
             state.load(&log.saved, Position::default());
+            let mut entries = entries;
+            if let Some(born) = message::entry::Born::of_entry(&entries[0].data) {
+                state = beginnings.take(group.id(), born).expect("it has split off from an earlier group").state;
+                entries.remove(0);
+            }
             let (first, second) = entries.split_at(entries.len() / 2);
-            first.iter().for_each(|entry| state.apply(entry, &mut Ignored));
+            first.iter().for_each(|entry| state.apply(entry, &mut beginnings));
             let mut records = Vec::new();
             state.upkeep().begin_checkpoint();
             while !state.upkeep().checkpoint_step(1000, &mut records) {}
@@ -242,7 +250,7 @@ impl Host {
             copy.load(&state.save(), state.applied());
             assert_eq!(copy.digest(), state.digest(), "group {} by way of a checkpoint", group.id().0);
             for state in [&mut state, &mut copy] {
-                second.iter().for_each(|entry| state.apply(entry, &mut Ignored));
+                second.iter().for_each(|entry| state.apply(entry, &mut beginnings));
                 assert_eq!(state.applied().index, applied);
                 assert_eq!(state.digest(), group.digest(), "group {} and a replay of its log", group.id().0);
             }
@@ -286,6 +294,11 @@ impl Host {
     /// True if this node has given up what it had of a group.
     pub fn holds_nothing_of(&self, group: GroupId) -> bool {
         self.cores.iter().flat_map(Core::groups).any(|found| found.id() == group && found.is_vacant())
+    }
+
+    /// True if a group has logged anything here, durable or not.
+    pub fn has_logged(&self, group: GroupId) -> bool {
+        self.logs.get(&group).is_some_and(|log| !log.entries.is_empty())
     }
 
     /// The digest of a group's data and state here.
@@ -404,7 +417,7 @@ impl Host {
                 checkpoint.chunks.push(chunk);
                 CheckpointNews::Written(count)
             }
-            CheckpointStep::Keep if self.is_full => {
+            CheckpointStep::Keep | CheckpointStep::Finish if self.is_full => {
                 self.checkpoints.remove(&key);
                 CheckpointNews::Failed("no room".to_owned())
             }

@@ -20,6 +20,7 @@ mod quorum;
 mod reference;
 mod request_ids;
 mod scripts;
+mod split;
 mod statistics;
 mod tracking;
 mod troubles;

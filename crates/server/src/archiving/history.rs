@@ -12,7 +12,7 @@ use state::cut::moment_of_entry;
 use state::{Ignored, State};
 use stdx::UnixMillis;
 
-use super::replay::begin;
+use super::replay::{begin, beginning, born_of};
 use super::view::{View, check_levels, parse_moment, told};
 
 /// Characters of a value, or of a command, that are shown.
@@ -98,6 +98,11 @@ fn follow(
         for entry in entries {
             if moment_of_entry(&entry).is_some_and(|moment| moment > to) {
                 return Ok(());
+            }
+            if let Some(born) = born_of(&entry) {
+                state = beginning(view, group, born)?;
+                known = look(&mut state, arguments.db, key);
+                continue;
             }
             let Some(mut cursor) = state.open(&entry) else { continue };
             let moment = state.moment().unix;

@@ -6,10 +6,11 @@ use anyhow::{Result, anyhow, bail};
 use archive::{BaseInfo, BaseReader, GroupReader, Next};
 use keyspace::{DataCommand, Keyspace, Layout, Tuning};
 use message::TransactionId;
+use message::entry::Born;
 use node::{GroupId, GroupSeed, NodeId};
 use resp::Args;
 use state::cut::moment_of_entry;
-use state::{Applied, Effects, Meter, State, What};
+use state::{Applied, Beginnings, Effects, FIRST, Meter, State, What};
 use stdx::UnixMillis;
 use stdx::log::Entry;
 
@@ -103,6 +104,53 @@ pub(super) fn begin(view: &View, group: u32, base: Option<&BaseInfo>) -> Result<
     Ok(seed.into_state(view.archive.manifest().groups).0)
 }
 
+/// What a group began with that split off from another one: what that one's log makes of it up to there.
+///
+/// # Errors
+/// If that one's base before it, or the log behind, is damaged or missing.
+pub(super) fn beginning(view: &View, group: u32, born: Born) -> Result<State> {
+    let (parent, index) = (born.parent.0, born.index);
+    let missing = || anyhow!("group {group} split off from group {parent}, of which the archive holds nothing");
+    let listing = &view.groups.get(parent as usize).ok_or_else(missing)?.listing;
+    let from_start = listing.logs.first().is_some_and(|log| log.first == 1);
+    let bases = listing.bases.iter().rev().filter(|base| base.index < index).map(Some);
+    for base in bases.chain(from_start.then_some(None)) {
+        let Ok(mut state) = begin(view, parent, base) else { continue };
+        let mut beginnings = Beginnings::default();
+        let mut reader = GroupReader::new(&view.archive, parent, listing, state.applied().index + 1);
+        while let Next::Entries(entries, ..) = reader.next().map_err(|problem| anyhow!("{}", told(parent, &problem)))? {
+            check_levels(parent, &entries)?;
+            for entry in entries.iter().filter(|entry| entry.index <= index) {
+                apply(view, &mut state, entry, &mut beginnings)?;
+            }
+            if state.applied().index == index {
+                let split = beginnings.take(GroupId(group), born);
+                return split.map(|split| split.state).ok_or_else(|| {
+                    anyhow!("group {parent}: entry {index} is not that by which group {group} split off")
+                });
+            }
+        }
+    }
+    bail!("group {group} split off at entry {index} of group {parent}, and no base before that can be read")
+}
+
+/// Where a group split off, if this is the first entry of one that did. Entries of other kinds are further behind.
+pub(super) fn born_of(entry: &Entry) -> Option<Born> {
+    if entry.index == FIRST.index { Born::of_entry(&entry.data) } else { None }
+}
+
+/// Applies the next entry of a group's log. The first one of a group that split off brings what it began with.
+///
+/// # Errors
+/// If that cannot be had.
+pub(super) fn apply(view: &View, state: &mut State, entry: &Entry, effects: &mut impl Effects) -> Result<()> {
+    match born_of(entry) {
+        Some(born) => *state = beginning(view, state.group().0, born)?,
+        None => state.apply(entry, effects),
+    }
+    Ok(())
+}
+
 /// Brings a group to a moment. `progress` is told bytes as they are replayed.
 ///
 /// # Errors
@@ -142,7 +190,7 @@ pub(super) fn replay(view: &View, group: u32, moment: UnixMillis, progress: impl
                         if entry.term < state.applied().term {
                             bail!("group {group}: {}: terms go back at entry {}", path.display(), entry.index);
                         }
-                        state.apply(entry, &mut fates);
+                        apply(view, &mut state, entry, &mut fates)?;
                         entry_count += 1;
                         bytes += entry.data.len() as u64;
                     }
@@ -165,6 +213,14 @@ pub(super) fn replay(view: &View, group: u32, moment: UnixMillis, progress: impl
 pub(super) fn check_order(groups: &[Replayed]) -> Result<(), String> {
     let begun = groups.iter().map(|group| group.base).max().unwrap_or_default();
     for (number, group) in groups.iter().enumerate() {
+        let is_there = |new: &GroupId| groups.get(new.0 as usize).is_some_and(|new| new.state.applied().index > 0);
+        if let Some(new) = group.state.split_groups().find(|new| !is_there(new)) {
+            return Err(format!(
+                "group {} had split off from group {number} by then, and the archive holds nothing of it yet: choose a moment \
+                 before that, or wait until it does",
+                new.0
+            ));
+        }
         for (transaction, moment) in group.fates.done.iter().filter(|(_, moment)| *moment > begun) {
             let participants = group.fates.participants.get(transaction).into_iter().flatten();
             for other in participants {

@@ -29,7 +29,7 @@ pub struct MoveArguments {
     no_wait: bool,
 }
 
-fn parse_slots(text: &str) -> Result<(u16, u16), String> {
+pub(super) fn parse_slots(text: &str) -> Result<(u16, u16), String> {
     let number = |word: &str| word.parse::<u16>().map_err(|error| format!("'{word}': {error}"));
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     Ok((number(first)?, number(last)?))
@@ -147,7 +147,7 @@ impl Move {
 
 /// Bytes of keys of each slot. A node knows those of the groups that live there; where the one that is asked lacks
 /// some, all are asked.
-fn weigh(door: &Door, connection: &mut Connection, status: &Value) -> Result<Vec<u64>> {
+pub(super) fn weigh(door: &Door, connection: &mut Connection, status: &Value) -> Result<Vec<u64>> {
     let mut bytes = slot_bytes(connection)?;
     if list(status, "groups").iter().all(|group| text(group, "here") != "elsewhere") {
         return Ok(bytes);
@@ -221,12 +221,12 @@ fn plan(held: &[Vec<u16>], weights: &[u64], by_bytes: bool) -> Vec<Move> {
 }
 
 /// The slots of a text such as `0-5,7`.
-fn slots_of(text: &str) -> Vec<u16> {
+pub(super) fn slots_of(text: &str) -> Vec<u16> {
     text.split(',').filter_map(|run| parse_slots(run).ok()).flat_map(|(first, last)| first..=last).collect()
 }
 
 /// How many of the slots from `first` to `last` are among those of a text such as `0-5,7`.
-fn count_of(text: &str, (first, last): (u16, u16)) -> u64 {
+pub(super) fn count_of(text: &str, (first, last): (u16, u16)) -> u64 {
     let runs = text.split(',').filter_map(|run| parse_slots(run).ok());
     let common = runs.map(|(from, to)| (from.max(first), to.min(last))).filter(|(from, to)| from <= to);
     common.map(|(from, to)| u64::from(to - from) + 1).sum()

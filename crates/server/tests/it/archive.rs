@@ -12,7 +12,8 @@ use resp::Frame;
 
 use crate::cluster::Cluster;
 use crate::harness::{
-    Client, Environment, Folder, Mood, ObjectStore, Server, ServerOptions, fail, fail_in, succeed, succeed_in, text,
+    Client, Environment, Folder, Mood, ObjectStore, Server, ServerOptions, fail, fail_in, free_port, succeed,
+    succeed_in, text,
 };
 
 const ACCOUNTS: i64 = 20;
@@ -234,6 +235,40 @@ fn an_archive_is_restored_to_any_moment_although_the_server_was_killed_twice() {
     assert!(told.contains("is not closed yet"), "{told}");
     let told = fail(&["restore", "--archive", &address, "--at", "noon", "--data-dir", "nowhere"]);
     assert!(told.contains("'noon' is no moment"), "{told}");
+}
+
+/// A group splits while transfers go on, and the server is killed right behind that: the beginning of the new group
+/// is in the archive of the other one alone.
+#[test]
+fn a_group_that_has_split_off_is_restored_to_any_moment() {
+    let folder = Folder::new();
+    let (directory, address) = archive(&folder);
+    let cluster_port = free_port().to_string();
+    let options = options(&folder, &address).extra(&["--cluster-port", &cluster_port]);
+    let server = Server::start(&options);
+    open_accounts(&mut server.client());
+    let begun = now();
+    let transfers = Transfers::start(&[server.port()]);
+    let port = server.port().to_string();
+    // Which of the twenty accounts go does not matter: these are half of the slots of the first of three groups.
+    succeed(&["cluster", "split", "0", "--slots", "2700-5460", "--port", &port]);
+    server.kill();
+    let server = Server::start(&options);
+    thread::sleep(Duration::from_millis(300));
+    assert!(transfers.stop() > 0, "nobody moved anything");
+    wait_until_archived(&mut server.client());
+    let (_, last) = range(&address);
+    server.kill();
+    for nth in 1..=5 {
+        let at = if nth == 5 { last.clone() } else { between(&begun, &last, nth, 5) };
+        let (sum, _) = restored_total(&folder, &address, &at, 2);
+        assert_eq!(sum, ACCOUNTS * BALANCE, "at {at}");
+    }
+    // Of a group of which the archive holds nothing nobody says that it was empty.
+    fs::remove_dir_all(directory.join("group-0003")).expect("the new group has a folder");
+    let to = folder.path().join("lost");
+    let told = fail(&["restore", "--quiet", "--archive", &address, "--data-dir", text(&to), "--groups", "2"]);
+    assert!(told.contains("group 3 had split off from group 0 by then"), "{told}");
 }
 
 #[test]

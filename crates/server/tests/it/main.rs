@@ -38,6 +38,7 @@ mod sentinel;
 mod serve;
 mod site;
 mod sketches;
+mod split;
 mod streams;
 mod tls;
 mod tools;

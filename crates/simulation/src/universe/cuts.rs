@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use journal::{Journal, Options};
 use keyspace::Moment;
+use node::entry::Born;
 use resp::{Args, Span, Writer};
 use state::cut::{moment_of_entry, settle};
-use state::{Ignored, State};
+use state::{Beginnings, FIRST, State};
 use stdx::UnixMillis;
 use stdx::log::Entry;
 
@@ -73,10 +74,18 @@ impl Universe {
         let Some(end) = end.copied().filter(|end| ends.len() == groups.len() && *end >= first) else { return Ok(()) };
         let moment = UnixMillis(first + self.prng.below((end - first) as u64 + 1) as i64);
         let mut states: Vec<State> = Vec::new();
+        let mut beginnings = Beginnings::default();
         for (mut state, entries) in groups {
             let is_before = |entry: &&Entry| moment_of_entry(entry).is_none_or(|unix| unix <= moment);
             for entry in entries.iter().take_while(is_before) {
-                state.apply(entry, &mut Ignored);
+                let first = Some(entry).filter(|entry| entry.index == FIRST.index);
+                match first.and_then(|first| Born::of_entry(&first.data)) {
+                    Some(born) => {
+                        let split = beginnings.take(state.group(), born);
+                        state = split.ok_or_else(|| format!("no log makes what was {born:?}"))?.state;
+                    }
+                    None => state.apply(entry, &mut beginnings),
+                }
             }
             states.push(state);
         }

@@ -1,7 +1,8 @@
 //! What an operator does: lets nodes join and go, moves slots, and lets a node go that cannot go on.
 
 use node::event::NodeId;
-use stdx::slot::{SLOT_COUNT, slot_of};
+use node::group::Group;
+use stdx::slot::{SLOT_COUNT, Slot, slot_of};
 
 use super::{Universe, What};
 use crate::SECOND;
@@ -68,12 +69,37 @@ impl Universe {
         self.tell_as_operator(asked, words.into_bytes());
     }
 
-    /// An operator wants more groups. The balancer gives each its share of the slots.
+    /// An operator wants more groups. The balancer gives each its share of the slots. Or one is to split.
     pub(super) fn found_groups(&mut self, asked: usize) {
         self.meet_all(Fault::Growth);
+        if self.faults.splits && self.prng.chance(2, 3) {
+            return self.split_group(asked);
+        }
         let more = 1 + self.prng.below(2) as u32;
         let count = (self.groups() + more).min(self.group_count + GROUPS_FOUNDED_MAX);
         self.tell_as_operator(asked, format!("HOLDFAST GROUPS {count}\r\n").into_bytes());
+    }
+
+    /// A group is to split at the slot of a key that clients use.
+    fn split_group(&mut self, asked: usize) {
+        let name = match self.prng.below(4) {
+            0 => account_name(self.prng.below(ACCOUNT_COUNT)),
+            1 => list_name(self.prng.below(LIST_COUNT) as u32),
+            _ => register_name(self.prng.below(REGISTER_COUNT)),
+        };
+        let (slot, behind) = (slot_of(name.as_bytes()), self.prng.below(3_000) as u16);
+        if self.groups() >= self.group_count + GROUPS_FOUNDED_MAX {
+            return;
+        }
+        let processes = self.machines.iter().filter_map(|machine| machine.process.as_ref());
+        let mut groups = processes.flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
+        let holds = |group: &&Group| group.is_leader() && group.slots().group_of_slot(slot) == group.id();
+        let Some(holder) = groups.find(holds) else { return };
+        let is_held = |slot: &u16| holder.slots().group_of_slot(Slot(*slot)) == holder.id();
+        let last = (slot.0..=(slot.0 + behind).min(SLOT_COUNT as u16 - 1)).take_while(is_held).last();
+        let words = format!("HOLDFAST SPLIT {} {}-{}\r\n", holder.id().0, slot.0, last.unwrap_or(slot.0));
+        drop(groups);
+        self.tell_as_operator(asked, words.into_bytes());
     }
 
     /// A process has ended because all who vote have lost what it holds. It says what to do: let it go.

@@ -3,7 +3,7 @@
 
 use journal::{Journal, Options};
 use node::event::GroupId;
-use state::Ignored;
+use state::Beginnings;
 
 use super::Universe;
 use super::follower::Follower;
@@ -24,12 +24,15 @@ impl Universe {
 
     fn replay_log(&mut self, machine: usize) -> Result<(), String> {
         let process = self.machines[machine].process.as_ref().expect("the caller has looked");
-        let replicas: Vec<(GroupId, u64, u64)> = process
+        let mut replicas: Vec<(GroupId, u64, u64)> = process
             .cores
             .iter()
             .flat_map(|host| host.core.groups())
             .map(|group| (group.id(), group.applied(), group.digest()))
             .collect();
+        // What a group begins with that has split off is what the log of an earlier one makes of it.
+        replicas.sort_unstable();
+        let mut beginnings = Beginnings::default();
         let disk = self.machines[machine].disk.clone();
         disk.kill(); // the process is as good as dead, and no power cut waits for the operations of this reading
         let identity = *process.journal.identity();
@@ -37,12 +40,19 @@ impl Universe {
         let settings = self.settings();
         for (group, applied, digest) in replicas {
             let found = recovered.groups.get(&group.0).cloned().unwrap_or_default();
-            let seed = self.read_group(machine, group.0, found, &settings, &identity)?;
+            let mut seed = self.read_group(machine, group.0, found, &settings, &identity)?;
+            if let Some(born) = seed.born() {
+                let Some(split) = beginnings.take(group, born) else {
+                    return Err(format!("group {group:?}: no log makes what it began with: {born:?}"));
+                };
+                seed.beginning = Some(Box::new(split));
+                self.probes.reach("a group that split off was replayed from where it did");
+            }
             let (mut state, entries) = seed.into_state(identity.group_count);
             let mut follower = Follower::of(&mut state);
             let told = |why| format!("what follows group {} by what it has done: {why}", group.0);
             for entry in entries.iter().take_while(|entry| entry.index <= applied) {
-                state.apply(entry, &mut Ignored);
+                state.apply(entry, &mut beginnings);
                 follower.follow(&mut state).map_err(told)?;
             }
             if state.applied().index < applied {

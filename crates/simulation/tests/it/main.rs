@@ -101,7 +101,15 @@ fn groups_come_into_being_and_nothing_is_lost_or_done_twice() {
             assert_eq!(outcome, run(&plan), "seed {seed} lived through twice");
         }
     }
-    for what in ["a founded group served", "a founded group was recovered", "a slot moved"] {
+    let whats = [
+        "a founded group served",
+        "a founded group was recovered",
+        "a slot moved",
+        "a group split",
+        "a group that split off was recovered from the log of another",
+        "a node was to die at a step of a split",
+    ];
+    for what in whats {
         assert!(probes.count(what) > 0, "never: {what}");
     }
 }
@@ -138,6 +146,18 @@ fn what_an_earlier_life_said_comes_after_a_later_one() {
 fn a_replica_that_is_wanted_again_hears_in_time_that_it_was_let_go() {
     for seed in [800_158, 800_394] {
         assert_eq!(run(&plan(seed, 5, Durability::Always)).failure, None, "seed {seed}");
+    }
+}
+
+/// A start that forgets what a group began with, and a split that hands over less than there is.
+#[test]
+fn a_split_that_loses_something_is_caught() {
+    for canary in [Canary::ForgottenBeginning, Canary::LostTail] {
+        let caught = (0..8).any(|seed| {
+            let broken = Plan { growth: true, canary: Some(canary), ..plan(seed, 3, Durability::Always) };
+            run(&broken).failure.is_some()
+        });
+        assert!(caught, "{canary:?}");
     }
 }
 

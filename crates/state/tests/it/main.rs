@@ -2,6 +2,7 @@
 
 mod effects;
 mod recovery;
+mod split;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

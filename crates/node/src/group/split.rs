@@ -1,0 +1,188 @@
+//! A group's part in splits: as the one from which another group splits off, and as that one.
+
+use std::collections::BTreeSet;
+
+use message::GroupId;
+use message::entry::Born;
+use state::SplitOff;
+use stdx::log::HardState;
+use stdx::slot::Slot;
+use stdx::{Duration, Instant};
+
+use super::Group;
+use crate::defect::Defect;
+use crate::event::Now;
+use crate::letter::Mail;
+use crate::outlet::Outlet;
+use crate::roster::Roster;
+use crate::splitting::NewGroup;
+use crate::timeline::Kind;
+
+/// For how long a leader's node stands for a group that has split off, at every tick, unless somebody leads it.
+const STANDS_FOR: Duration = Duration::from_secs(2);
+
+/// What a replica knows of splits, beside what all replicas agree on.
+#[derive(Debug, Default)]
+pub(super) struct Splits {
+    /// Groups that have split off and begin with what the log of this one has made of their slots: they have no
+    /// checkpoint of their own here.
+    unkept: BTreeSet<GroupId>,
+    /// Groups that have split off and are not there yet on this node.
+    unborn: BTreeSet<GroupId>,
+    /// Turns of this group since it began by a split, up to two.
+    turns: u8,
+    /// The group from which this one has split off, as long as this one has no checkpoint here.
+    pub(super) parent: Option<GroupId>,
+    /// Where it has split off, until that has been told along with what it does.
+    untold: Option<Born>,
+    /// It has been given up here before: what it began with is not what it is.
+    pub(super) was_given_up: bool,
+    /// Until then this replica stands for the group.
+    stands_until: Instant,
+    /// A checkpoint has come: nobody here comes with the beginnings of groups that had split off before it.
+    pub(super) has_passed: bool,
+}
+
+impl Splits {
+    /// Of a group that has split off from this one, if it has and has no checkpoint of its own yet.
+    pub(super) fn new(born: Option<Born>, was_given_up: bool) -> Self {
+        Self { parent: born.map(|born| born.parent), untold: born, was_given_up, ..Self::default() }
+    }
+
+    /// The group has been given up here.
+    pub(super) fn give_up(&mut self) {
+        (self.was_given_up, self.stands_until) = (true, Instant::ZERO);
+    }
+}
+
+impl Group {
+    // ---- the one from which another splits off ----------------------------------------------------------------------
+
+    /// True while the beginning of another group is in this one's log alone: then no checkpoint may pass over it.
+    pub(crate) fn holds_beginnings(&self) -> bool {
+        !self.splits.unkept.is_empty()
+    }
+
+    /// The next group that is to split off from this one, and with which slots.
+    pub(super) fn next_split(&self, roster: &Roster) -> Option<(GroupId, Vec<Slot>)> {
+        let group = roster.children(self.id).find(|group| self.state.split_index(*group).is_none())?;
+        let wanted = roster.wanted().filter(|(.., wanted)| *wanted == group);
+        let wanted = wanted.flat_map(|(first, last, _)| (first..=last).map(Slot));
+        Some((group, wanted.filter(|slot| self.state.slots().group_of_slot(*slot) == self.id).collect()))
+    }
+
+    /// A group has split off here, or could not.
+    pub(super) fn note_split(&mut self, group: GroupId, split: Option<SplitOff>, outlet: &mut Outlet<'_>) {
+        let Some(mut split) = split else { return };
+        if self.defect == Some(Defect::LostTail) {
+            split.lose_tail();
+        }
+        let slot_count = split.moved.len();
+        if self.checkpointing.is_walking() {
+            // What it has not written yet has gone.
+            self.stop_checkpoint(outlet.actions);
+            self.want_checkpoint();
+        }
+        self.note_moved(split.moved.clone());
+        self.splits.unkept.insert(group);
+        self.splits.unborn.insert(group);
+        if self.is_serving {
+            let text = format!("splits off from group {}, with {slot_count} slots", self.id.0);
+            outlet.happened(Kind::Placement, Some(group), text);
+        }
+        let new = NewGroup { split, membership: self.membership_applied.clone(), leads: self.is_serving };
+        outlet.mail(outlet.core_of(group), Mail::SplitOff(Box::new(new)));
+    }
+
+    /// A group that had split off does not need this one's log any more.
+    pub(crate) fn beginning_kept(&mut self, group: GroupId) {
+        self.splits.unkept.remove(&group);
+        self.splits.unborn.remove(&group);
+    }
+
+    /// A group that had split off is there on this node.
+    pub(crate) fn note_begun(&mut self, group: GroupId) {
+        self.splits.unborn.remove(&group);
+    }
+
+    /// True while a group that has split off is not there yet on this node.
+    pub(crate) fn has_unborn(&self) -> bool {
+        !self.splits.unborn.is_empty()
+    }
+
+    // ---- the one that has split off ---------------------------------------------------------------------------------
+
+    /// True as long as what this group began with is in the log of the other one alone.
+    pub(crate) fn rests_on_parent(&self) -> bool {
+        self.splits.parent.is_some()
+    }
+
+    /// Where this group has split off, for whoever reads what it does: once.
+    pub(crate) fn take_untold(&mut self) -> Option<Born> {
+        self.splits.untold.take()
+    }
+
+    /// True if this replica has never been anything, and can begin with what another group gives it.
+    pub(crate) fn may_begin_by_split(&self) -> bool {
+        self.replica.is_vacant()
+            && !self.is_vacating()
+            && !self.is_installing()
+            && !self.splits.was_given_up
+            && self.lost_commit == 0
+    }
+
+    /// Makes room for a replica that begins with what another group gives it: what this one has promised. None if it
+    /// stays, being more than nothing.
+    pub(crate) fn leave_for_split(&mut self, now: Now, outlet: &mut Outlet<'_>) -> Option<HardState> {
+        if !self.may_begin_by_split() {
+            return None;
+        }
+        self.stop_taking(outlet.actions);
+        self.decline_all(now, outlet);
+        Some(self.replica.vacated_hard_state())
+    }
+
+    /// The node stands for this group, whose other members begin about now.
+    pub(crate) fn stand(&mut self, now: Now) {
+        self.splits.stands_until = now.instant + STANDS_FOR;
+        self.replica.campaign();
+    }
+
+    /// Time passes for a group that has split off, or from which others have.
+    pub(super) fn look_after_splits(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let has_none = self.splits.parent.is_some() && self.marked_index == 0;
+        if has_none && !self.checkpointing.is_running() && !self.checkpointing.is_resting(now) {
+            self.want_checkpoint(); // it may have failed, or been stopped
+        }
+        if let Some(parent) = self.splits.parent
+            && self.splits.turns < 2
+        {
+            // In the first of them it has told what it does.
+            self.splits.turns += 1;
+            if self.splits.turns == 2 {
+                outlet.mail(outlet.core_of(parent), Mail::SplitBegun { parent, group: self.id });
+            }
+        }
+        if self.marked_index > 0
+            && let Some(parent) = self.splits.parent.take()
+        {
+            outlet.mail(outlet.core_of(parent), Mail::SplitKept { parent, group: self.id });
+        }
+        if std::mem::take(&mut self.splits.has_passed) {
+            let groups: Vec<GroupId> =
+                self.state.split_groups().filter(|group| !self.splits.unkept.contains(group)).collect();
+            let mut cores: Vec<_> = groups.iter().map(|group| outlet.core_of(*group)).collect();
+            cores.dedup();
+            for core in cores {
+                outlet.mail(core, Mail::SplitsPassed(groups.clone()));
+            }
+        }
+    }
+
+    /// A tick of a group that has just split off.
+    pub(super) fn stand_again(&mut self) {
+        if self.last_tick < self.splits.stands_until && self.replica.leader().is_none() {
+            self.replica.campaign();
+        }
+    }
+}

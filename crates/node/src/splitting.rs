@@ -1,0 +1,203 @@
+//! Groups that split off from others while the cluster serves, without a copy of what they hold.
+//!
+//! That there is such a group, and from which it splits off, is an item of the log of group 0. Every node makes a
+//! vacant replica of it, which votes for nobody and answers nobody. The split itself is an entry of the other
+//! group's log:
+//!
+//! ```text
+//!   core of the other group                      core of the new group
+//!     │ applies the split: tables, answers to        │ a vacant replica
+//!     │ requests with an id, … of the slots          │
+//!     │────────────── what it begins with ──────────▶│ its first entry, voters, commitment: to the disk
+//!     │ makes no checkpoint, takes none,             │ durable: the replica is made, with what has come
+//!     │ and is not given up                          │ makes a checkpoint
+//!     │◀───────────── has a checkpoint ──────────────│
+//! ```
+//!
+//! Until the new group has a checkpoint of its own on this node, its beginning is what the other group's log has
+//! made of the slots up to the split. So that log is kept, by making no checkpoint behind the split. A start finds
+//! the first entry of the new group, which says where that is, counts the other group's log as committed up to
+//! there ([`commit_splits`]), applies it, and comes by the same tables again.
+//!
+//! A replica that is behind gets the new group's beginning when it applies the split, and stays out until then. If
+//! it was given a checkpoint that passes over the split, the new group's leader gives it one as well, as to any
+//! member that has nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use journal::{Append, RecoveredGroup};
+use keyspace::Moment;
+use message::entry::{Born, Builder};
+use state::{FIRST, SplitOff};
+use stdx::Level;
+use stdx::log::{Entry, EntryKind, HardState, Membership};
+
+use crate::core::Core;
+use crate::event::{Action, GroupId, GroupSeed, Persist};
+use crate::founding::{Begun, FIRST_TICKET};
+use crate::letter::Mail;
+use crate::router;
+
+/// A group that has split off from one of another core.
+#[derive(Debug)]
+pub struct NewGroup {
+    /// What it begins with.
+    pub(crate) split: SplitOff,
+    /// Who takes part: those who took part in the other group when it split.
+    pub(crate) membership: Membership,
+    /// This node leads the other group, and stands for this one at once.
+    pub(crate) leads: bool,
+}
+
+/// What a core knows of groups that split off.
+#[derive(Default)]
+pub(crate) struct Splitting {
+    /// Groups below this number are brought by the host.
+    pub(crate) host_count: u32,
+    /// What groups begin with that the host has not brought yet.
+    early: BTreeMap<GroupId, NewGroup>,
+    /// Groups that were found on the disk and wait for what they begin with.
+    waiting: BTreeMap<GroupId, GroupSeed>,
+    /// Groups with whose beginning nobody comes here: the other one's replica was given a checkpoint behind the split.
+    passed: BTreeSet<GroupId>,
+    /// This node may have lost what it had acknowledged before it was started.
+    is_in_doubt: bool,
+}
+
+impl Splitting {
+    /// The host brings so many groups.
+    pub(crate) fn new(host_count: u32) -> Self {
+        Self { host_count, ..Self::default() }
+    }
+}
+
+/// Where each of these groups has split off counts as committed in the log of the other one: its own first entry was
+/// written when that was so.
+pub fn commit_splits(groups: &mut BTreeMap<u32, RecoveredGroup>) {
+    let born: Vec<Born> = groups.values().filter_map(born_of).collect();
+    for Born { parent, index } in born {
+        if let Some(parent) = groups.get_mut(&parent.0)
+            && parent.entries.last().is_some_and(|last| last.index >= index)
+        {
+            parent.hard_state.commit = parent.hard_state.commit.max(index);
+        }
+    }
+}
+
+/// Where a group has split off that has no checkpoint of its own yet.
+fn born_of(found: &RecoveredGroup) -> Option<Born> {
+    let first = found.entries.first().filter(|first| first.index == FIRST.index && found.checkpoint.is_none())?;
+    Born::of_entry(&first.data)
+}
+
+/// The first entry of the log of a group that has split off.
+fn first_entry(new: &NewGroup, level: Level) -> Entry {
+    let mut builder = Builder::with_capacity(0);
+    builder.set_level(level);
+    builder.born(new.split.born);
+    let moment = Moment { unix: new.split.state.moment().unix, seed: 0 };
+    Entry { term: FIRST.term, index: FIRST.index, kind: EntryKind::Normal, data: builder.finish(moment) }
+}
+
+impl Core {
+    /// A group of this core has split off from another one.
+    pub(crate) fn take_split_off(&mut self, new: NewGroup, actions: &mut Vec<Action>) {
+        let group = new.split.state.group();
+        self.make_room_for(group.0 + 1);
+        if let Some(seed) = self.splitting.waiting.remove(&group) {
+            self.splitting.early.insert(group, new);
+            return self.load(seed, actions);
+        }
+        let is_there = self.group_mut(group).is_some();
+        if !is_there && group.0 < self.splitting.host_count {
+            self.splitting.early.insert(group, new);
+            return;
+        }
+        let parent = new.split.born.parent;
+        let (mut hard_state, mut is_new) = (HardState::default(), true);
+        if is_there {
+            let now = self.now;
+            let mut left = None;
+            self.with_group(group, actions, |group, outlet| left = group.leave_for_split(now, outlet));
+            let Some(known) = left else {
+                // It is more than a beginning already, or becomes so by a checkpoint.
+                let home = router::core_of(parent, self.context.core_count);
+                return self.outbox.push(self.context.core, home, Mail::SplitKept { parent, group });
+            };
+            (hard_state, is_new) = (known, known == HardState::default());
+            let place = group.0 as usize / usize::from(self.context.core_count);
+            self.groups[place] = None;
+        }
+        let entry = first_entry(&new, new.split.state.level());
+        hard_state = HardState { term: hard_state.term.max(FIRST.term), commit: FIRST.index, ..hard_state };
+        actions.push(Action::Append {
+            append: Append {
+                group: group.0,
+                ticket: FIRST_TICKET,
+                hard_state: Some(hard_state),
+                membership: Some(new.membership.clone()),
+                entries: vec![entry.clone()],
+            },
+            persist: Persist::Synced,
+        });
+        let membership = new.membership.clone();
+        self.founding.begun.insert(group, Begun { membership, hard_state, entry, is_new, new: Some(new) });
+    }
+
+    /// Gives a group that was found on the disk what it begins with, if it needs that. None if that has yet to come.
+    pub(crate) fn with_beginning(&mut self, mut seed: GroupSeed, actions: &mut Vec<Action>) -> Option<GroupSeed> {
+        self.splitting.is_in_doubt |= seed.is_recovering;
+        let Some(born) = seed.born() else { return Some(seed) };
+        match self.splitting.early.remove(&seed.group).filter(|new| new.split.born == born) {
+            Some(new) => {
+                seed.beginning = Some(Box::new(new.split));
+                Some(seed)
+            }
+            None => {
+                let group = seed.group;
+                self.splitting.waiting.insert(group, seed);
+                self.refuse_passed(actions);
+                None
+            }
+        }
+    }
+
+    /// A group has been loaded: if its beginning has come meanwhile, that is seen to.
+    pub(crate) fn settle_early(&mut self, group: GroupId, actions: &mut Vec<Action>) {
+        if let Some(new) = self.splitting.early.remove(&group) {
+            self.take_split_off(new, actions);
+        }
+    }
+
+    /// Whether a new group may have promised something before that is not known any more.
+    pub(crate) fn may_have_promised(&self) -> bool {
+        self.splitting.is_in_doubt
+    }
+
+    /// The replica here of the group from which these split off was given a checkpoint that passes over it.
+    pub(crate) fn pass_over_splits(&mut self, groups: &[GroupId], actions: &mut Vec<Action>) {
+        self.splitting.passed.extend(groups.iter().copied());
+        self.refuse_passed(actions);
+    }
+
+    /// The log that a group rests on is kept until the group has a checkpoint of its own. A group that waits for its
+    /// beginning when that has been passed over would wait for ever: the directory is damaged.
+    fn refuse_passed(&self, actions: &mut Vec<Action>) {
+        let Splitting { passed, waiting, .. } = &self.splitting;
+        if let Some(group) = passed.iter().find(|group| waiting.contains_key(group)) {
+            let line =
+                format!("group {}: what it began with when it split off is not in this directory any more", group.0);
+            actions.push(Action::Fatal { line });
+        }
+    }
+
+    /// True if the replica of a group is going to begin when the one of another group, which is behind, has applied the
+    /// split: until then it hears nobody, and says nothing.
+    pub(crate) fn stays_out(&mut self, group: GroupId) -> bool {
+        let Some(parent) = self.context.roster.parent(group) else { return false };
+        let is_here = self.context.routes.get(parent.0 as usize).is_some_and(|route| route.is_here);
+        is_here
+            && !self.splitting.passed.contains(&group)
+            && self.group_mut(group).is_some_and(|group| group.may_begin_by_split())
+    }
+}

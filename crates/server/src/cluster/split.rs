@@ -1,0 +1,134 @@
+//! `holdfast cluster split`: a group becomes two, without a copy of what it holds.
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use super::door::{Door, ask_status, list, number, text};
+use super::remove::{Watch, insist};
+use super::slots::{count_of, parse_slots, slots_of, weigh};
+
+/// Split a group: another one comes into being on the same nodes, with some of its slots, whatever they hold. Clients
+/// go on, and nothing is copied. Slots too large to move one by one leave a group in this way. Groups do not go again.
+#[derive(Debug, Args)]
+pub struct SplitArguments {
+    /// The group.
+    group: u32,
+    /// The slots that the new group is to hold, as in 5,100-200. Without them it gets half of the bytes.
+    #[arg(long, value_name = "SLOTS", value_parser = parse_runs)]
+    slots: Option<String>,
+    #[command(flatten)]
+    door: Door,
+    /// Do not wait until the new group serves.
+    #[arg(long)]
+    no_wait: bool,
+}
+
+fn parse_runs(text: &str) -> Result<String, String> {
+    for run in text.split(',') {
+        let (first, last) = parse_slots(run)?;
+        if first > last {
+            return Err(format!("slot {first} is behind slot {last}"));
+        }
+    }
+    Ok(text.to_owned())
+}
+
+/// Asks, and waits until the new group serves.
+pub fn run(arguments: &SplitArguments) -> Result<()> {
+    let mut connection = arguments.door.open()?;
+    let group = arguments.group;
+    let slots = match &arguments.slots {
+        Some(slots) => slots.clone(),
+        None => {
+            let status = ask_status(&mut connection)?;
+            let groups = list(&status, "groups");
+            let known = groups.iter().find(|of| number(of, "group") == u64::from(group));
+            ensure!(known.is_some(), "no group of this cluster is '{group}'");
+            let held = known.map(|of| slots_of(text(of, "slots"))).unwrap_or_default();
+            ensure!(held.len() > 1, "group {group} has {} slots: there is nothing to split", held.len());
+            let half = half_of(&held, &weigh(&arguments.door, &mut connection, &status)?);
+            text_of(&half)
+        }
+    };
+    insist(&mut connection, &["HOLDFAST", "SPLIT", &group.to_string(), &slots])?;
+    if arguments.no_wait {
+        say_line!("a group splits off from group {group}, with slots {slots}");
+        return Ok(());
+    }
+    let runs: Vec<(u16, u16)> = slots.split(',').filter_map(|run| parse_slots(run).ok()).collect();
+    let all: u64 = runs.iter().map(|(first, last)| u64::from(last - first) + 1).sum();
+    let holds_all = |of: &&Value| runs.iter().map(|run| count_of(text(of, "slots"), *run)).sum::<u64>() == all;
+    let is_done = |status: &Value| match list(status, "groups").iter().find(holds_all) {
+        Some(of) if number(of, "group") == u64::from(group) => Err(format!("group {group} is about to split")),
+        Some(of) if text(of, "leader").is_empty() => {
+            Err(format!("group {} has split off, and has no leader yet", number(of, "group")))
+        }
+        Some(_) => Ok(()),
+        None => Err("some of the slots are elsewhere".to_owned()),
+    };
+    let status = Watch::new(&arguments.door).until(is_done)?;
+    for of in list(&status, "groups").iter().filter(holds_all) {
+        say_line!("group {} has split off from group {group}, with {all} slots", number(of, "group"));
+    }
+    Ok(())
+}
+
+/// The slots at the end of a group's that have about half of its bytes; half of the slots if there are no bytes. At
+/// least one goes, and one stays.
+fn half_of(held: &[u16], bytes: &[u64]) -> Vec<u16> {
+    let weight = |slot: &u16| bytes[usize::from(*slot)];
+    let all: u64 = held.iter().map(weight).sum();
+    if all == 0 {
+        return held[held.len() / 2..].to_vec();
+    }
+    let mut sum = 0;
+    let mut first = held.len();
+    while first > 1 {
+        let next = sum + weight(&held[first - 1]);
+        // A slot goes if that brings the half nearer.
+        if first < held.len() && next.abs_diff(all / 2) > sum.abs_diff(all / 2) {
+            break;
+        }
+        (sum, first) = (next, first - 1);
+        if sum >= all / 2 {
+            break;
+        }
+    }
+    held[first..].to_vec()
+}
+
+/// Slots as runs, for people and for the command.
+fn text_of(slots: &[u16]) -> String {
+    let mut runs: Vec<(u16, u16)> = Vec::new();
+    for slot in slots {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *slot => *last = *slot,
+            _ => runs.push((*slot, *slot)),
+        }
+    }
+    let text = |(first, last): &(u16, u16)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
+    runs.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_bytes_go_and_at_least_one_slot_stays() {
+        let of = |pairs: &[(u16, u64)]| {
+            let mut bytes = vec![0; 16_384];
+            pairs.iter().for_each(|(slot, weight)| bytes[usize::from(*slot)] = *weight);
+            bytes
+        };
+        let held = [3, 4, 5, 9];
+        assert_eq!(half_of(&held, &of(&[])), [5, 9]);
+        assert_eq!(half_of(&held, &of(&[(3, 10), (4, 10), (5, 10), (9, 10)])), [5, 9]);
+        assert_eq!(half_of(&held, &of(&[(3, 1), (9, 100)])), [9]);
+        assert_eq!(half_of(&held, &of(&[(3, 100), (9, 1)])), [4, 5, 9], "the large one stays");
+        assert_eq!(half_of(&held, &of(&[(4, 100)])), [4, 5, 9]);
+        assert_eq!(text_of(&[3, 4, 5, 9]), "3-5,9");
+        assert!(parse_runs("3-5,9").is_ok() && parse_runs("5-3").is_err() && parse_runs("x").is_err());
+    }
+}

@@ -1,0 +1,174 @@
+//! Groups split while clients go on, and processes are killed around it.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use resp::Frame;
+
+use crate::cluster::Cluster;
+use crate::harness::{Client, Folder, Server, ServerOptions, binary, free_port};
+use crate::scale::{Load, PATIENCE, nodes_of, status};
+
+/// Fields of a hash, each with a value of so many bytes: more than a slot may have that moves.
+const FIELDS: usize = 72;
+const FIELD_BYTES: usize = 1 << 20;
+
+/// Keys that are counted up.
+const COUNTERS: usize = 60;
+
+fn tool(port: u16, words: &[&str]) -> (bool, String) {
+    let port = port.to_string();
+    let words = [&["cluster"], words, &["--port", &port]].concat();
+    let output = Command::new(binary()).args(words).output().expect("the tool runs");
+    (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+/// The slots of a group as the status tells them; none if there is no such group.
+fn slots_of(port: u16, group: usize) -> Option<String> {
+    let (is_well, json) = tool(port, &["status", "--json"]);
+    let status: serde_json::Value = if is_well { serde_json::from_str(&json).ok()? } else { return None };
+    Some(status["groups"].get(group)?["slots"].as_str()?.to_owned())
+}
+
+fn wait_for(what: &str, server: &Server, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}\n{}", server.log());
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// By counter, how often its client was told that it had counted, and how often it had asked.
+type Counted = Arc<Mutex<BTreeMap<usize, (i64, i64)>>>;
+
+fn count_up(port: u16, ends: &AtomicBool, counted: &Counted) {
+    let mut turn = 0;
+    while !ends.load(Ordering::Relaxed) {
+        let Some(mut client) = Client::try_connect(port) else {
+            thread::sleep(Duration::from_millis(20));
+            continue;
+        };
+        while !ends.load(Ordering::Relaxed) {
+            turn += 1;
+            let counter = turn % COUNTERS;
+            counted.lock().expect("nobody panics").entry(counter).or_default().1 += 1;
+            match client.try_call(&["INCR", &format!("counter:{counter}")]) {
+                Some(Frame::Integer(_)) => counted.lock().expect("nobody panics").entry(counter).or_default().0 += 1,
+                // It loads, or nobody leads the group yet.
+                Some(Frame::Error(_)) => thread::sleep(Duration::from_millis(20)),
+                _ => break,
+            }
+        }
+    }
+}
+
+#[test]
+fn a_server_splits_its_groups_and_is_killed_right_behind_each_split() {
+    let folder = Folder::new();
+    let port = free_port().to_string();
+    let options = ServerOptions::new(&folder.path().join("data")).extra(&["--cores", "2", "--cluster-port", &port]);
+    let mut server = Server::start(&options);
+    let client_port = server.port();
+    let mut client = server.client();
+    for place in 0..500 {
+        client.call(&["SET".to_owned(), format!("fixed:{place}"), place.to_string()]);
+        client.call(&["HSET".to_owned(), "{fixed:7}hash".to_owned(), format!("field{place}"), place.to_string()]);
+    }
+    let (ends, counted) = (Arc::new(AtomicBool::new(false)), Counted::default());
+    let user = {
+        let (ends, counted) = (Arc::clone(&ends), Arc::clone(&counted));
+        thread::spawn(move || count_up(client_port, &ends, &counted))
+    };
+    for (group, slots, pause_ms) in [("0", "4096-8191", 0), ("1", "8192-9000,12000-12500", 60), ("2", "4096-5000", 300)]
+    {
+        let (is_done, told) = tool(client_port, &["split", group, "--slots", slots, "--no-wait"]);
+        assert!(is_done, "{told}");
+        thread::sleep(Duration::from_millis(pause_ms));
+        server.kill();
+        server = Server::start(&options);
+        let before: usize = group.parse().expect("a number");
+        wait_for("a group has split off", &server, || {
+            (2..6).any(|new| new != before && slots_of(client_port, new).as_deref() == Some(slots))
+        });
+        // Found again as it is now, without a split to apply.
+        server.kill();
+        server = Server::start(&options);
+    }
+    ends.store(true, Ordering::Relaxed);
+    user.join().expect("it saw nothing wrong");
+    let mut client = server.client();
+    for place in 0..500 {
+        assert_eq!(client.show(&format!("GET fixed:{place}")), format!("\"{place}\""));
+        assert_eq!(client.show(&format!("HGET {{fixed:7}}hash field{place}")), format!("\"{place}\""));
+    }
+    let counted = counted.lock().expect("nobody panics");
+    for (counter, (told, asked)) in counted.iter() {
+        let Frame::Bulk(count) = client.call(&["GET".to_owned(), format!("counter:{counter}")]) else {
+            panic!("counter {counter} is gone");
+        };
+        let count: i64 = String::from_utf8_lossy(&count).parse().expect("a number");
+        assert!((*told..=*asked).contains(&count), "counter {counter} is {count}: told {told} times, asked {asked}");
+    }
+    assert_eq!(client.show("DBSIZE"), format!("(integer) {}", 501 + counted.len()));
+    for (words, why) in [
+        (["split", "9", "--slots", "1"], "no group of this cluster is '9'"),
+        (["split", "0", "--slots", "9000"], "group 0 does not hold slot 9000"),
+        (["split", "0", "--slots", "0-4095"], "would be left with no slot"),
+        (["split", "0", "--slots", "7-5"], "slot 7 is behind slot 5"),
+    ] {
+        let (is_done, told) = tool(client_port, &words);
+        assert!(!is_done && told.contains(why), "{told}");
+    }
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn a_slot_that_is_too_large_to_move_splits_off_and_goes_to_other_nodes() {
+    let mut cluster = Cluster::start(3);
+    let mut client = cluster.client(0);
+    let value = "v".repeat(FIELD_BYTES);
+    // Slot 0 is of group 0, whose half it is to leave.
+    let key = "{06S}hash";
+    for field in 0..FIELDS {
+        assert_eq!(client.show(&format!("HSET {key} field{field} {value}")), "(integer) 1");
+    }
+    assert_eq!(client.show(&format!("CLUSTER KEYSLOT {key}")), "(integer) 0");
+    let load = Load::begin(&cluster, &[0, 2]);
+    let (is_done, told) = cluster.tool(1, &["split", "0", "--slots", "0"]);
+    assert!(is_done && told.contains("group 2 has split off from group 0, with 1 slots"), "{told}");
+    assert_eq!(client.show(&format!("HSET {key} more 1")), "(integer) 1");
+    load.end();
+    // A node that is killed now has the beginning of the group in the log of the other one, or a checkpoint of its own.
+    cluster.kill(1);
+    assert_eq!(client.show(&format!("HINCRBY {key} more 1")), "(integer) 2");
+    cluster.restart(1);
+    cluster.wait_until("the group has all its voters again", |cluster| {
+        let status = status(cluster, 0);
+        status["groups"].get(2).is_some_and(|group| nodes_of(group, "voters").len() == 3)
+    });
+    let before = client.show(&format!("HLEN {key}"));
+    assert_eq!(before, format!("(integer) {}", FIELDS + 1));
+    // With its replica the slot goes to a node that did not have it.
+    cluster.join();
+    let begun = Instant::now();
+    loop {
+        let status = status(&cluster, 0);
+        let nodes = status["nodes"].as_array().cloned().unwrap_or_default();
+        let ids: Vec<&str> = nodes.iter().filter_map(|node| node["id"].as_str()).collect();
+        let placed = status["groups"].get(2).map(|group| nodes_of(group, "placed").len());
+        if ids.len() == 4 && placed == Some(3) {
+            let words = [&["place", "2"], &ids[1..]].concat();
+            let (is_done, told) = cluster.tool(0, &words);
+            assert!(is_done, "{told}");
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "group 2 is not placed: {status:#}");
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(client.show(&format!("HLEN {key}")), before);
+    assert_eq!(client.show(&format!("HSTRLEN {key} field5")), format!("(integer) {FIELD_BYTES}"));
+}
