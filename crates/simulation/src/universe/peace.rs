@@ -99,14 +99,24 @@ impl Universe {
             let reason = self.crowded_zone().unwrap_or_default();
             return self.fail(Invariant::Zoned, format!("{} s of peace, and {reason}", LIVENESS_MAX / SECOND));
         }
-        if !self.live_until(deadline + SETTLED_MAX, Self::has_converged) && self.failure.is_none() {
+        let has_converged = self.live_until(deadline + SETTLED_MAX, Self::has_converged);
+        if !has_converged && self.failure.is_none() && !self.may_lack_a_quorum() {
             let reason =
                 format!("{} s of peace, and the replicas do not agree: {}", LIVENESS_MAX / SECOND, self.standing());
             self.fail(Invariant::Converged, reason);
         }
     }
 
+    /// True if two members are lost for good, one by damage and one overtaken, say: a group can have been on both. What
+    /// is left answers nobody, as it must; an operator has to recover it.
+    fn may_lack_a_quorum(&self) -> bool {
+        self.members().iter().filter(|machine| self.machines[**machine].is_lost).count() >= 2
+    }
+
     fn fail_in_peace(&mut self, what: &str) {
+        if self.may_lack_a_quorum() {
+            return self.probes.reach("two members were lost for good");
+        }
         let reason = format!("{} s of peace, {what}: {}", LIVENESS_MAX / SECOND, self.standing());
         self.fail(Invariant::Lives, reason);
     }
