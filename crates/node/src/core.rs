@@ -1984,10 +1984,11 @@ impl Core {
         match wire::decode(bytes) {
             Some(Wire::Raft(group, _) | Wire::Offer(group, _)) if self.stays_out(group) => {}
             Some(Wire::Raft(group, message)) => {
+                let may_vote_first = self.may_vote_first(group);
                 if message.from() == from.0
                     && let Some(group) = self.group_mut(group)
                 {
-                    group.step(message);
+                    group.step(message, may_vote_first);
                 }
             }
             Some(Wire::Offer(group, message)) => {
@@ -2155,7 +2156,7 @@ impl Core {
         self.read_own_mail(actions);
         self.broadcast_changes();
         more |= self.read_own_mail(actions);
-        // Whoever reads what groups do must know of a group that has split off before anything behind that is told.
+        // Readers of what groups do must know of a group that has split off before anything behind that is told.
         for group in self.groups.iter_mut().flatten().filter(|group| !group.has_unborn()) {
             if let Some(tape) = group.state.take_tape() {
                 let tape = Tape { born: group.take_untold(), ..tape };

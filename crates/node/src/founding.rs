@@ -109,7 +109,9 @@ impl Core {
                     self.begin_group(group, Membership { voters, ..Membership::default() }, actions);
                 }
                 None => {
-                    let seed = self.empty_seed(group);
+                    // One that splits off may vote before it holds anything.
+                    let is_recovering = roster.parent(group).is_some() && self.may_have_promised();
+                    let seed = GroupSeed { is_recovering, ..self.empty_seed(group) };
                     self.load(seed, actions);
                 }
             }

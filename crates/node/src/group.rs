@@ -1622,8 +1622,9 @@ impl Group {
 
     // ---- the log --------------------------------------------------------------------------------------------------
 
-    /// Takes a message of another replica.
-    pub fn step(&mut self, message: Message) {
+    /// Takes a message of another replica. `may_vote_first`: this one may be among those that vote since the group
+    /// began.
+    pub fn step(&mut self, message: Message, may_vote_first: bool) {
         if self.is_vacating() {
             return; // it is nobody any more, and not yet somebody else
         }
@@ -1636,6 +1637,9 @@ impl Group {
             self.led_before = Some((message.from(), self.last_tick));
             self.is_asked_to_lead = message.kind() == MessageKind::HandOver;
         }
+        // It is one, and holds nothing, if the node lost power before the beginning was on its disk. And a split makes
+        // voters of all who voted in the other group, also of one that gave that up without applying it.
+        self.replica.let_vote_vacant(may_vote_first && self.was_never_anything());
         // A message that is not for this replica changes nothing; its sender will send again what matters.
         let from = message.from();
         self.is_overtaken |= self.replica.step(message) == Err(Refused::Overtaken);

@@ -1,7 +1,8 @@
 //! Groups that split off from others while the cluster serves, without a copy of what they hold.
 //!
 //! That there is such a group, and from which it splits off, is an item of the log of group 0. Every node makes a
-//! vacant replica of it, which votes for nobody and answers nobody. The split itself is an entry of the other
+//! vacant replica of it, which answers nobody. It votes as any voter with an empty log, as long as it has never held
+//! anything of the group: the others may count it among their voters. The split itself is an entry of the other
 //! group's log:
 //!
 //! ```text
@@ -191,6 +192,13 @@ impl Core {
         }
     }
 
+    /// True if this node may be among those that vote since a group began, whether or not it holds anything of it: a
+    /// founder, or any that held the group from which this one split off.
+    pub(crate) fn may_vote_first(&self, group: GroupId) -> bool {
+        let (roster, node) = (&self.context.roster, self.context.node);
+        roster.parent(group).is_some() || roster.founders(group).is_some_and(|voters| voters.contains(&node.0))
+    }
+
     /// True if the replica of a group is going to begin when the one of another group, which is behind, has applied the
     /// split: until then it hears nobody, and says nothing.
     pub(crate) fn stays_out(&mut self, group: GroupId) -> bool {
@@ -198,6 +206,6 @@ impl Core {
         let is_here = self.context.routes.get(parent.0 as usize).is_some_and(|route| route.is_here);
         is_here
             && !self.splitting.passed.contains(&group)
-            && self.group_mut(group).is_some_and(|group| group.may_begin_by_split())
+            && self.group_mut(group).is_some_and(|group| group.was_never_anything())
     }
 }

@@ -17,8 +17,8 @@
 //! | groups that split off before | stay |
 //! | roster, libraries, parameters, echoes | stay: they are group 0's |
 //!
-//! What a leader has beside that divides by itself: its locks on the slots let go behind the split, and whoever waits
-//! for them is sent on.
+//! What a leader has beside that divides by itself: its locks on the slots let go behind the split, and requests that
+//! wait for them are sent on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

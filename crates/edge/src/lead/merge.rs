@@ -5,7 +5,8 @@
 //! there, what touches its keys waits with it, and everything else passes. That order exists, as transactions lock
 //! their keys: nothing ever waits in a circle.
 //!
-//! A group that has split off has keys of another one. What it does comes behind all that the other one had done by then.
+//! A group that has split off has keys of another one. What it does comes behind all that the other one had done by
+//! then.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -117,13 +117,13 @@ impl Group {
         self.splits.parent.is_some()
     }
 
-    /// Where this group has split off, for whoever reads what it does: once.
+    /// Where this group has split off, for readers of what it does: once.
     pub(crate) fn take_untold(&mut self) -> Option<Born> {
         self.splits.untold.take()
     }
 
-    /// True if this replica has never been anything, and can begin with what another group gives it.
-    pub(crate) fn may_begin_by_split(&self) -> bool {
+    /// True if this replica has never held anything of the group: it can begin with what another group gives it.
+    pub(crate) fn was_never_anything(&self) -> bool {
         self.replica.is_vacant()
             && !self.is_vacating()
             && !self.is_installing()
@@ -134,7 +134,7 @@ impl Group {
     /// Makes room for a replica that begins with what another group gives it: what this one has promised. None if it
     /// stays, being more than nothing.
     pub(crate) fn leave_for_split(&mut self, now: Now, outlet: &mut Outlet<'_>) -> Option<HardState> {
-        if !self.may_begin_by_split() {
+        if !self.was_never_anything() {
             return None;
         }
         self.stop_taking(outlet.actions);

@@ -4,9 +4,9 @@
 //!   member ──let go by its leader──▶ hears so ──▶ vacating ──durable──▶ vacant ──placed again──▶ given a checkpoint
 //! ```
 //!
-//! A vacant replica holds nothing, votes for nobody and answers nobody. It keeps the term and the vote that it has
-//! given, so that it votes but once in a term whatever it is to the group later. Where the group is led it knows from
-//! the bulletins of leaders, so that gateways of this node find it.
+//! A vacant replica holds nothing, votes for nobody (but see [`Group::step`]) and answers nobody. It keeps the term and
+//! the vote that it has given, so that it votes but once in a term whatever it is to the group later. Where the group
+//! is led it knows from the bulletins of leaders, so that gateways of this node find it.
 //!
 //! That a member has been let go is told by the leader's bulletin, or by the member's own log. An old bulletin is not
 //! believed: of one that knows less than this replica has applied nothing follows. Nor is any while another leader has
@@ -175,6 +175,7 @@ impl Group {
     pub(crate) fn told_vacant(&mut self, node: NodeId, now: Now) {
         if self.is_serving {
             self.leader.vacant.insert(node.0, now.instant);
+            self.replica.note_emptied(node.0);
         }
     }
 

@@ -198,7 +198,7 @@ fn the_log_of_the_other_group_stays_until_the_new_one_has_a_checkpoint() {
     host.is_full = true; // no checkpoint can be kept
     ask_for(&mut host, operator, &format!("0 {GOING}"));
     wait_until_led(&mut host, 2, GOING);
-    // A backup would have to pass over what the log holds. Whoever asks for one again and again keeps no group from its
+    // A backup would have to pass over what the log holds. One that asks again and again keeps no group from its
     // checkpoint.
     let begin = "BACKUP BEGIN 000102030405060708090a0b0c0d0e0f";
     let answer = host.run(operator, begin);

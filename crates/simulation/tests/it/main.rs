@@ -149,6 +149,18 @@ fn a_replica_that_is_wanted_again_hears_in_time_that_it_was_let_go() {
     }
 }
 
+/// Worlds in which a group was never led. One that voted first had nothing yet when it lost power, or gave up the group
+/// from which this one split off. A leader lost the end of its log while a learner with more was being made a voter. A
+/// node gave up what the leader took for delivered.
+#[test]
+fn groups_are_led_after_all() {
+    use Durability::{Always, No};
+    for (seed, nodes, durability) in [(514, 4, No), (920_453, 3, No), (910_569, 3, Always), (940_310, 5, Always)] {
+        let growing = Plan { growth: true, moves: true, changes: nodes == 5, ..plan(seed, nodes, durability) };
+        assert_eq!(run(&growing).failure, None, "seed {seed}");
+    }
+}
+
 /// A start that forgets what a group began with, and a split that hands over less than there is.
 #[test]
 fn a_split_that_loses_something_is_caught() {
