@@ -228,7 +228,7 @@ fn dryrun(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome
     }
     match user.check(known, command) {
         Ok(()) => writer.ok(),
-        Err(denial) => writer.bulk(&denial.explanation()),
+        Err(denial) => writer.bulk(&denial.explanation(&user.name)),
     }
     Ok(())
 }
