@@ -37,7 +37,7 @@ pub(crate) use acl::may_keep_listening;
 pub(crate) use changes::{
     XREAD as XREAD_CHANGES, is_xread as is_xread_of_changes, permission as changes_permission, reads_every_key,
 };
-pub(crate) use cluster::info_text as cluster_info_text;
+pub(crate) use cluster::{info_text as cluster_info_text, master_of_this};
 pub use connection::REDIS_VERSION;
 pub(crate) use connection::{describe, selected};
 pub(crate) use debug::{sleep_duration, write_sample};
