@@ -505,6 +505,9 @@ pub(super) type Ask = fn(&mut Local<'_>, Args<'_>) -> Result<Question, Refusal>;
 /// A handler that joins answers.
 pub(super) type JoinAnswers = fn(&mut Local<'_>, Args<'_>, Vec<Answer>, &mut Writer) -> Outcome;
 
+/// Tips of a command that a client of a cluster sends to every node.
+const ON_ALL_NODES: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
+
 /// What most control commands have in common; records override what differs.
 const fn plain(name: &'static str, arity: i32, body: Body) -> ControlCommand {
     ControlCommand {
