@@ -47,6 +47,7 @@ mod neighbours;
 mod outlet;
 pub mod parameters;
 pub mod pubsub;
+mod quorum;
 mod redirect;
 mod relay;
 mod request_ids;
