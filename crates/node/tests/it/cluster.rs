@@ -660,6 +660,36 @@ fn an_answer_that_does_not_fit_is_as_good_as_none() {
     }
 }
 
+/// A group's leader grants locks, and says of the values what nobody can read. Under a grant that the group has given
+/// the transaction is refused: nothing is computed from what cannot be read. Under another grant the locks are not the
+/// transaction's, which the group says when it is asked whether they lasted: then it begins anew.
+#[test]
+fn values_that_cannot_be_read_write_nothing() {
+    for (number, is_granted) in [(1, true), (9, false)] {
+        let mut nodes = Nodes::of_cores(2, &Settings::default());
+        let gateway = 1 + nodes.leader().expect("elected") % 3;
+        let client = nodes.host(gateway).connect(0);
+        nodes.host(gateway).send(client, b"MSET a 1 b 2 c 3\r\n");
+        nodes.host(gateway).settle();
+        // The place, no toll, and that it has been looked at; the grant, two values, and no answers to queries.
+        let value = [1, 2, 0xFF, 0xFF];
+        let end = [&[0; 10][..], &[1], &[1, 1, number, 2], &value, &value, &[0]].concat();
+        assert!(nodes.exchange_but_one_answer(0, &end));
+        nodes.pass(Duration::from_millis(500));
+        let said = nodes.host(gateway).received(client);
+        let (is_said, held) = match is_granted {
+            true => (said.starts_with("-CLUSTERDOWN No quorum of the group answers"), "*3 $-1 $-1 $-1"),
+            false => (said == "+OK", "*3 $1 1 $1 2 $1 3"),
+        };
+        assert!(is_said, "grant {number}: {said}");
+        for node in 1..=3 {
+            let other = nodes.host(node).connect(0);
+            assert_eq!(nodes.run(node, other, "MGET a b c"), held, "grant {number}, node {node}");
+        }
+        assert_eq!(nodes.run(gateway, client, "MSET a 4 b 5 c 6"), "+OK", "no lock is left");
+    }
+}
+
 #[test]
 fn what_fails_in_a_script_counts_at_the_node_that_was_asked() {
     let mut nodes = Nodes::new();
