@@ -502,6 +502,7 @@ fn a_replica_that_was_let_go_asks_a_second_member() {
         [(None, 30..=32), (Some((8, 20)), 2..=4), (Some((7, 20)), 30..=32), (Some((8, 0)), 30..=32)]
     {
         let mut host = Host::of_nodes(2, Settings::default(), 9, &[7, 8, 9]);
+        host.hear_levels_of(8);
         let mut asked = Vec::new();
         let after_s = (1..60).find(|_| {
             host.hear(NodeId(7), GroupId(0), &told);
@@ -517,6 +518,16 @@ fn a_replica_that_was_let_go_asks_a_second_member() {
         assert!(after_s.is_some_and(|after_s| expected_s.contains(&after_s)), "{answer:?}: {after_s:?}");
         assert!(!asked.is_empty() && asked.iter().all(|to| *to == NodeId(8)), "{asked:?}");
     }
+    // To a node of an older version that is no message.
+    let mut host = Host::of_nodes(2, Settings::default(), 9, &[7, 8, 9]);
+    let after_s = (1..60).find(|_| {
+        host.hear(NodeId(7), GroupId(0), &told);
+        host.settle();
+        assert!(!host.sent.drain(..).any(|(.., bytes)| bytes[0] == AM_MEMBER));
+        host.pass(Duration::from_secs(1));
+        host.holds_nothing_of(GroupId(1))
+    });
+    assert!(after_s.is_some_and(|after_s| (30..=32).contains(&after_s)), "{after_s:?}");
 }
 
 fn found_at(host: &str) -> Member {
