@@ -59,6 +59,7 @@ use crate::tracking::{Mode, Tracker};
 use crate::transaction::{Driver, GatewayId, Post, PrepareAnswer, Progress, TransactionId, Work};
 use crate::undelivered::{Delivery, Orphans};
 use crate::validate;
+use crate::whereabouts::Whereabouts;
 use crate::wire::{self, Wire};
 
 /// One thread's sessions and groups. [`Core::step`] is the only way in, its actions are the only way out.
@@ -184,8 +185,8 @@ pub struct Context {
     pub process: Arc<ProcessFacts>,
     /// Where this node is found.
     pub own: Member,
-    /// At which host is not known: the roster knows better if this node stands in it.
-    is_own_host_unknown: bool,
+    /// How well that is known.
+    pub(crate) whereabouts: Whereabouts,
     /// Who belongs to the cluster, as far as this node knows; empty for a node by itself.
     pub roster: Arc<Roster>,
     /// What leaders have said of their groups; kept by the first core.
@@ -268,28 +269,6 @@ pub struct Context {
 }
 
 impl Context {
-    /// Knows the cluster from now on, and by it at which host this node is found, where it does not know that itself.
-    fn take_roster(&mut self, roster: Arc<Roster>) {
-        let known = roster.get(self.node).filter(|_| self.is_own_host_unknown);
-        if let Some((host, _)) = known.and_then(|known| known.cluster_address.rsplit_once(':')) {
-            self.own.move_to(host);
-        }
-        self.roster = roster;
-    }
-
-    /// Another node has reached this one at that host: it is found there, unless the cluster knows of a place at which
-    /// other machines reach it. One caller may come by a way that others do not have.
-    fn found_at(&mut self, host: &str) -> bool {
-        let is_loopback =
-            |address: &str| ["127.", "[::1]", "localhost:"].iter().any(|start| address.starts_with(start));
-        let is_placed = self.roster.get(self.node).is_some_and(|known| !is_loopback(&known.cluster_address));
-        if !is_placed {
-            self.own.move_to(host);
-            self.is_own_host_unknown = false;
-        }
-        !is_placed
-    }
-
     /// What a request counts as.
     #[inline]
     pub(crate) fn asked(&mut self, known: Known, args: Args<'_>) -> Asked {
@@ -360,6 +339,7 @@ impl Core {
             process,
             own,
             is_own_host_unknown,
+            machine_addresses,
             seeds,
             stopwatch,
         } = options;
@@ -394,7 +374,7 @@ impl Core {
                 slowlog: Slowlog::default(),
                 process,
                 own,
-                is_own_host_unknown,
+                whereabouts: Whereabouts { is_guess: is_own_host_unknown, machine_addresses },
                 roster: Arc::default(),
                 bulletins: Bulletins::default(),
                 neighbours: Arc::default(),
@@ -651,8 +631,11 @@ impl Core {
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
             Event::Expelled => self.be_expelled(actions),
             Event::FoundAt { host } => {
-                if self.context.found_at(&host) {
+                if let Some(line) = self.context.found_at(&host) {
                     self.announce_at = now.instant;
+                    if self.context.core == CoreId(0) {
+                        actions.push(Action::Log { level: Level::Notice, line });
+                    }
                 }
             }
             Event::Imposture { text } => self.note(timeline::Kind::Refusal, None, text, actions),

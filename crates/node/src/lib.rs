@@ -70,6 +70,7 @@ pub mod tracking;
 pub mod transaction;
 mod undelivered;
 mod validate;
+mod whereabouts;
 mod whole;
 mod wire;
 

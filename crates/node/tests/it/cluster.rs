@@ -547,14 +547,19 @@ fn a_node_that_does_not_know_where_it_is_found_learns_it() {
         let client = host.connect(0);
         host.run(client, "CLUSTER NODES")
     };
-    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), None);
+    let machine = ["127.0.0.1", "172.17.0.1", "10.0.0.9"].map(|address| address.parse().expect("an address"));
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine, None);
     host.found_at("10.0.0.9");
     let told = shown(&mut host);
     assert!(told.contains("10.0.0.9:7001") && !told.contains("127.0.0.1"), "{told}");
+    let said = "another node is linked to this one by way of 10.0.0.9, and what was announced so far is 127.0.0.1:17001: \
+                nodes and clients are told 10.0.0.9:17001 from now on. Set cluster-announce-ip if they are to use another \
+                address";
+    assert_eq!(host.log.iter().filter(|line| *line == said).count(), 1, "{:?}", host.log);
 
     let mut roster = Roster::default();
     assert!(roster.enlist(NodeId(1), found_at("10.0.0.9")));
-    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), Some(roster));
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine, Some(roster));
     let told = shown(&mut host);
     assert!(told.contains("10.0.0.9:7001") && !told.contains("127.0.0.1"), "{told}");
     // One caller comes by a way that others do not have.
@@ -562,6 +567,29 @@ fn a_node_that_does_not_know_where_it_is_found_learns_it() {
     host.pass(Duration::from_secs(10));
     let told = shown(&mut host);
     assert!(told.contains("10.0.0.9:7001") && !told.contains("172.17.0.1"), "{told}");
+    // What is not used is no news, and neither is what is announced already.
+    host.found_at("10.0.0.9");
+    assert!(!host.log.iter().any(|line| line.contains("linked to this one by way of")), "{:?}", host.log);
+}
+
+/// A member has told the cluster that this node is found at a host which is not of its machine.
+#[test]
+fn a_node_does_not_adopt_a_host_that_is_not_of_its_machine() {
+    let machine = ["127.0.0.1", "10.0.0.9"].map(|address| address.parse().expect("an address"));
+    let mut roster = Roster::default();
+    assert!(roster.enlist(NodeId(1), found_at("192.0.2.66")));
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine, Some(roster));
+    let shown = |host: &mut Host| {
+        host.pass(Duration::from_secs(10));
+        let client = host.connect(0);
+        let nodes = host.run(client, "CLUSTER NODES");
+        let roster = host.roster().get(NodeId(1)).expect("it is in there").cluster_address.clone();
+        (nodes.contains("192.0.2.66"), roster)
+    };
+    assert_eq!(shown(&mut host), (false, "192.0.2.66:17001".to_owned()), "a guess does not contradict the cluster");
+    host.found_at("10.0.0.9");
+    assert_eq!(shown(&mut host), (false, "10.0.0.9:17001".to_owned()), "a link does");
+    assert_eq!(host.log.iter().filter(|line| line.contains("announced so far is 192.0.2.66:17001")).count(), 1);
 }
 
 #[test]
