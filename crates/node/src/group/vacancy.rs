@@ -146,7 +146,7 @@ impl Group {
             let context = &outlet.context;
             let answers = |node: &u64| {
                 let known = context.known_levels.get(&NodeId(*node));
-                context.level >= WITNESSED || known.is_some_and(|levels| levels.highest >= WITNESSED)
+                context.level >= WITNESSED || known.is_none_or(|levels| levels.highest >= WITNESSED)
             };
             let asked: Vec<_> = asked.into_iter().filter(|node| is_another(node) && answers(node)).collect();
             for other in asked.into_iter().take(limits::WITNESSES_ASKED_MAX) {

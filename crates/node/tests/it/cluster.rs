@@ -502,7 +502,6 @@ fn a_replica_that_was_let_go_asks_a_second_member() {
         [(None, 30..=32), (Some((8, 20)), 2..=4), (Some((7, 20)), 30..=32), (Some((8, 0)), 30..=32)]
     {
         let mut host = Host::of_nodes(2, Settings::default(), 9, &[7, 8, 9]);
-        host.hear_levels_of(8);
         let mut asked = Vec::new();
         let after_s = (1..60).find(|_| {
             host.hear(NodeId(7), GroupId(0), &told);
@@ -520,6 +519,7 @@ fn a_replica_that_was_let_go_asks_a_second_member() {
     }
     // To a node of an older version that is no message.
     let mut host = Host::of_nodes(2, Settings::default(), 9, &[7, 8, 9]);
+    host.hear_levels(8, stdx::Levels::FIRST);
     let after_s = (1..60).find(|_| {
         host.hear(NodeId(7), GroupId(0), &told);
         host.settle();

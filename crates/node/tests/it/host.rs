@@ -311,8 +311,13 @@ impl Host {
 
     /// Another node says that it knows the levels that this version knows.
     pub fn hear_levels_of(&mut self, node: u64) {
+        self.hear_levels(node, stdx::Levels::KNOWN);
+    }
+
+    /// Another node says that it knows these levels.
+    pub fn hear_levels(&mut self, node: u64, levels: stdx::Levels) {
         for core in 0..self.cores.len() {
-            self.step(core, Event::Reachable { node: NodeId(node), levels: stdx::Levels::KNOWN });
+            self.step(core, Event::Reachable { node: NodeId(node), levels });
         }
     }
 
