@@ -61,8 +61,8 @@ impl Context {
         let after = &self.own.cluster_address;
         (before != *after).then(|| {
             format!(
-                "another node is linked to this one by way of {host}, and what was announced so far is {before}: nodes \
-                 and clients are told {after} from now on. Set cluster-announce-ip if they are to use another address"
+                "a link to another node shows that this one is found at {host}, and not at {before}, as was assumed: \
+                 nodes and clients are told {after}. Set cluster-announce-ip if they are to use another address"
             )
         })
     }

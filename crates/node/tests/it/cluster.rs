@@ -552,8 +552,8 @@ fn a_node_that_does_not_know_where_it_is_found_learns_it() {
     host.found_at("10.0.0.9");
     let told = shown(&mut host);
     assert!(told.contains("10.0.0.9:7001") && !told.contains("127.0.0.1"), "{told}");
-    let said = "another node is linked to this one by way of 10.0.0.9, and what was announced so far is 127.0.0.1:17001: \
-                nodes and clients are told 10.0.0.9:17001 from now on. Set cluster-announce-ip if they are to use another \
+    let said = "a link to another node shows that this one is found at 10.0.0.9, and not at 127.0.0.1:17001, as was \
+                assumed: nodes and clients are told 10.0.0.9:17001. Set cluster-announce-ip if they are to use another \
                 address";
     assert_eq!(host.log.iter().filter(|line| *line == said).count(), 1, "{:?}", host.log);
 
@@ -569,7 +569,7 @@ fn a_node_that_does_not_know_where_it_is_found_learns_it() {
     assert!(told.contains("10.0.0.9:7001") && !told.contains("172.17.0.1"), "{told}");
     // What is not used is no news, and neither is what is announced already.
     host.found_at("10.0.0.9");
-    assert!(!host.log.iter().any(|line| line.contains("linked to this one by way of")), "{:?}", host.log);
+    assert!(!host.log.iter().any(|line| line.contains("a link to another node shows")), "{:?}", host.log);
 }
 
 /// A member has told the cluster that this node is found at a host which is not of its machine.
@@ -589,7 +589,7 @@ fn a_node_does_not_adopt_a_host_that_is_not_of_its_machine() {
     assert_eq!(shown(&mut host), (false, "192.0.2.66:17001".to_owned()), "a guess does not contradict the cluster");
     host.found_at("10.0.0.9");
     assert_eq!(shown(&mut host), (false, "10.0.0.9:17001".to_owned()), "a link does");
-    assert_eq!(host.log.iter().filter(|line| line.contains("announced so far is 192.0.2.66:17001")).count(), 1);
+    assert_eq!(host.log.iter().filter(|line| line.contains("and not at 192.0.2.66:17001, as was assumed")).count(), 1);
 }
 
 #[test]
