@@ -32,6 +32,7 @@ mod former;
 mod gathering;
 mod host;
 mod host_session;
+mod interfaces;
 mod journal_thread;
 mod lead;
 mod limits;

@@ -377,13 +377,14 @@ impl Peers {
         Ok(this)
     }
 
-    /// The first node that calls from another machine shows at which host this one is found.
+    /// The first link to a node of another machine shows at which host this one is found.
     pub fn learn_own_host(&mut self) {
         self.seeks_own_host = true;
     }
 
-    /// A member or an invited node has called at this address. One that is good on a single line only says nothing.
-    fn note_called_at(&mut self, address: io::Result<SocketAddr>) {
+    /// A link to a member, or a call of an invited node, has this address at this end. One that is good on a single
+    /// line only says nothing.
+    fn note_own_address(&mut self, address: io::Result<SocketAddr>) {
         let is_reachable = |host: &IpAddr| match host {
             IpAddr::V4(host) => !host.is_loopback() && !host.is_link_local(),
             IpAddr::V6(host) => !host.is_loopback() && !host.is_unicast_link_local(),
@@ -393,7 +394,6 @@ impl Peers {
         };
         if std::mem::take(&mut self.seeks_own_host) {
             let host = if host.is_ipv6() { format!("[{host}]") } else { host.to_string() };
-            self.host.log.notice(&format!("other nodes reach this one at {host}; cluster-announce-ip says otherwise"));
             self.tell_all(|| Event::FoundAt { host: host.clone() });
         }
     }
@@ -717,7 +717,10 @@ impl Peers {
         let mut link = lock(&self.links[&token].link);
         link.up(self.started);
         let (node, lane) = (link.node, link.lane);
+        let own_address = link.own_address();
         drop(link);
+        // Who is told a wrong address of this node does not call it.
+        self.note_own_address(own_address);
         if lane == Lane::Log {
             // What waits for an answer is sent again then, over all of them.
             if self.log_links(node).all(|link| link.is_up()) {
@@ -1113,7 +1116,7 @@ impl Peers {
         }
         let Ok(decompressor) = hello.is_compressed.then(Decompressor::new).transpose() else { return Ok(false) };
         let Some(caller) = self.callers.remove(&token) else { return Ok(false) };
-        self.note_called_at(caller.wire.socket().local_addr());
+        self.note_own_address(caller.wire.socket().local_addr());
         let is_for_core = hello.purpose == Purpose::Carry(Lane::Log);
         let inbound = Inbound::new(NodeId(hello.from), caller.wire, decompressor);
         self.inbound.insert(token, Heeded { inbound, is_for_core, life: hello.life, voice: hello.voice });
@@ -1190,7 +1193,7 @@ impl Peers {
         }
         let _ = caller.wire.write_all(&answer);
         let called_at = caller.wire.socket().local_addr();
-        self.note_called_at(called_at);
+        self.note_own_address(called_at);
     }
 
     /// Reads what another node says. What is for a core goes to it with the first message, which shows which it is.

@@ -35,6 +35,7 @@ use crate::former::Former;
 use crate::gathering::Gathering;
 use crate::host::{Desk, End, Host, Knobs, News};
 use crate::host_session::Inside;
+use crate::interfaces;
 use crate::lead::{self, Leading};
 use crate::limits::{
     FINISH_MAX, FINISH_ROUNDS, HAND_OVER_LOOK, HAND_OVER_MAX, JOIN_LOOK, JOIN_PATIENCE, JOIN_REST, LINK_CONNECT_MAX,
@@ -728,6 +729,7 @@ fn start_cores(
     polls: Vec<Poll>,
 ) -> Result<Vec<JoinHandle<()>>, Fault> {
     let settings = Arc::new(options.settings.clone());
+    let machine_addresses: Arc<[IpAddr]> = if is_own_host_unknown { interfaces::addresses().into() } else { [].into() };
     let mut cores = Vec::new();
     for (id, poll) in (0..options.core_count).zip(polls) {
         let core_options = CoreOptions {
@@ -744,6 +746,7 @@ fn start_cores(
             process: Arc::clone(&process),
             own: own.clone(),
             is_own_host_unknown,
+            machine_addresses: Arc::clone(&machine_addresses),
             seeds: seeds.clone(),
             stopwatch: clock::instant,
         };

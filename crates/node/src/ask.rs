@@ -14,7 +14,7 @@ use crate::core::Core;
 use crate::entry::Reader;
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::frame;
-use crate::group::{Group, LOADING, NO_QUORUM, Standing};
+use crate::group::{Group, LOADING, Standing};
 use crate::letter::{HOLDERS_APPLIED, Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::parameters::Pairs;
@@ -215,8 +215,8 @@ impl Core {
             _ => unreachable!("only these concern groups"),
         }
         pending.answers = (0..group_count).map(|_| Some(Answer::Versions(Vec::new()))).collect();
-        if let Some((lost, ..)) = asked.iter().find(|(group, ..)| self.has_no_quorum(*group)) {
-            pending.answers[0] = Some(Answer::Refused(self.no_quorum(*lost)));
+        if let Err(refusal) = self.check_quorums(asked.iter().map(|(group, ..)| *group)) {
+            pending.answers[0] = Some(Answer::Refused(refusal.text().to_owned()));
             asked.clear();
         }
         asked.iter().for_each(|(group, ..)| pending.answers[group.0 as usize] = None);
@@ -282,9 +282,8 @@ impl Core {
             return self.ask_cores(id, pending, question, actions);
         }
         let must_be_current = !matches!(question, Question::Debug { .. } | Question::Digest);
-        if must_be_current && let Some(lost) = asked.iter().find(|group| self.has_no_quorum(**group)) {
-            let text = self.no_quorum(*lost);
-            return self.refuse_joined(pending.session, pending.ticket, &pending.joining, text);
+        if must_be_current && let Err(refusal) = self.check_quorums(asked.iter().copied()) {
+            return self.refuse_joined(pending.session, pending.ticket, &pending.joining, refusal);
         }
         pending.awaiting = Some(question);
         self.pending.insert(id, pending);
@@ -300,7 +299,7 @@ impl Core {
         let must_be_current = !matches!(pending.awaiting, Some(Question::Debug { .. } | Question::Digest));
         if answer.is_empty() && must_be_current {
             let Pending { session, ticket, joining, .. } = self.pending.remove(&id).expect("just seen");
-            return self.refuse_joined(session, ticket, &joining, self.no_quorum(group));
+            return self.refuse_joined(session, ticket, &joining, Refusal::new(self.no_quorum(group)));
         }
         pending.answers[group.0 as usize] = Some(Answer::Done);
         pending.places[group.0 as usize] = leb128::take(&mut answer).unwrap_or(0);
@@ -322,13 +321,13 @@ impl Core {
         bytes: Option<&[u8]>,
         actions: &mut Vec<Action>,
     ) {
-        let refusal = || Answer::Refused(self.no_quorum(group));
-        let refused = bytes.is_none().then(refusal);
+        let now = self.now.instant;
         let Some(pending) = self.pending.get_mut(&id) else { return };
+        let refused = || Answer::Refused(self.context.no_quorum(group, now));
         let answer = match bytes {
-            None => refused.expect("made just now"),
+            None => refused(),
             Some(bytes) if places.is_empty() => match wire::take_whole(bytes) {
-                None => Answer::Refused(NO_QUORUM.to_owned()),
+                None => refused(),
                 Some(part) => {
                     pending.cover ^= part.cover;
                     Answer::Whole(vec![(group, part.key_count, part.reply.to_vec())], None)
@@ -516,7 +515,7 @@ impl Core {
             return self.ask(session, ticket, joining, words, question, actions);
         }
         if let Some(Answer::Late(text)) = answers.iter().find(|answer| matches!(answer, Answer::Late(_))) {
-            return self.refuse_joined(session, ticket, &joining, text.clone());
+            return self.refuse_joined(session, ticket, &joining, Refusal::new(text.clone()));
         }
         match joining {
             Joining::Whole(command) => {
@@ -546,10 +545,10 @@ impl Core {
     }
 
     /// Refuses what a question was put for.
-    fn refuse_joined(&mut self, session: SessionId, ticket: OwnTicket, joining: &Joining, text: String) {
+    fn refuse_joined(&mut self, session: SessionId, ticket: OwnTicket, joining: &Joining, refusal: Refusal) {
         let Some(protocol) = self.sessions.get(session).map(Session::protocol) else { return };
         let is_composed = matches!(joining, Joining::Composed(_));
-        self.finish_joined(session, ticket, Err(Refusal::new(text)), Writer::new(protocol), is_composed);
+        self.finish_joined(session, ticket, Err(refusal), Writer::new(protocol), is_composed);
     }
 
     fn finish_joined(

@@ -608,9 +608,8 @@ impl Core {
         let mut words = Vec::new();
         put_words(&mut words, database, args);
         if let Groups::One(group) = self.groups_of(command, args) {
-            if self.has_no_quorum(group) {
-                let text = self.no_quorum(group);
-                return self.sessions.refuse(id, ticket, &text);
+            if let Err(refusal) = self.check_quorum(group) {
+                return self.sessions.refuse(id, ticket, refusal.text());
             }
             let body = match command.body {
                 Body::Query(_) => RequestBody::Read(words),

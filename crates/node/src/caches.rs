@@ -295,31 +295,17 @@ impl Core {
         if !self.context.is_clustered {
             return;
         }
-        if !is_led {
-            self.out_of_touch.entry(group).or_insert((self.now.instant, false));
-        } else if self.out_of_touch.remove(&group).is_some_and(|(_, is_told)| is_told) {
-            self.flush_caches();
-        }
-    }
-
-    /// A group that has had no leader for a while may have one elsewhere: nobody here learns what changes.
-    fn pass_time_out_of_touch(&mut self) {
-        let now = self.now.instant;
-        let mut is_lost = false;
-        for (since, is_told) in self.out_of_touch.values_mut() {
-            if !*is_told && now.since(*since) >= limits::TOUCH_PATIENCE {
-                *is_told = true;
-                is_lost = true;
-            }
-        }
-        if is_lost {
+        if self.context.leaderless.note(group, is_led, self.now.instant) {
             self.flush_caches();
         }
     }
 
     /// The replica here is too far behind to be waited for: caches are emptied instead.
     pub(crate) fn pass_time_caching(&mut self, actions: &mut Vec<Action>) {
-        self.pass_time_out_of_touch();
+        // Nobody here learns what changes in a group that others may lead.
+        if self.context.leaderless.must_tell_caches(self.now.instant) {
+            self.flush_caches();
+        }
         let now = self.now.instant;
         let is_overdue = |parked: &Parked| !parked.is_late && now.since(parked.since) >= limits::UNTOLD_PATIENCE;
         let overdue: Vec<_> = self.untold.iter_mut().filter(|(_, parked)| is_overdue(parked)).collect();

@@ -24,7 +24,7 @@ use crate::event::{
     ProcessFacts, Room, SessionId,
 };
 use crate::founding::Founding;
-use crate::group::{Group, LOADING, NO_QUORUM, OUTCOME_UNKNOWN, Proof, Standing};
+use crate::group::{Group, LOADING, OUTCOME_UNKNOWN, Proof, Standing};
 use crate::guilt::Guilt;
 use crate::happenings::LinkSeen;
 use crate::holders::HolderWait;
@@ -36,11 +36,12 @@ use crate::libraries::{self, Libraries};
 use crate::limits::{self, Slicing};
 use crate::moments::Moments;
 use crate::monitor::Monitors;
-use crate::nearby::{NearRead, Place, Reading, too_old};
+use crate::nearby::{NearRead, Place, Reading};
 use crate::neighbours::{Hearing, Neighbours};
 use crate::outlet::{Outbox, Outlet};
 use crate::parameters::{self, Parameters};
 use crate::pubsub::{Kind, Message, Pubsub};
+use crate::quorum::Leaderless;
 use crate::relay::{Expired, Purpose, Relay, Route, Step};
 use crate::roster::{Member, Roster};
 use crate::router;
@@ -60,6 +61,7 @@ use crate::tracking::{Mode, Tracker};
 use crate::transaction::{Driver, GatewayId, Post, PrepareAnswer, Progress, TransactionId, Work};
 use crate::undelivered::{Delivery, Orphans};
 use crate::validate;
+use crate::whereabouts::Whereabouts;
 use crate::wire::{self, Wire};
 
 /// One thread's sessions and groups. [`Core::step`] is the only way in, its actions are the only way out.
@@ -118,8 +120,6 @@ pub struct Core {
     pub(crate) untold: BTreeMap<Claim, Parked>,
     /// How far groups were when they last answered somebody of this core.
     pub(crate) heard_places: Vec<Place>,
-    /// Groups that nobody is known to lead: since when, and whether clients that cache have been told.
-    pub(crate) out_of_touch: BTreeMap<GroupId, (Instant, bool)>,
     pub(crate) prng: Prng,
     pub(crate) now: Now,
     pub(crate) runner: Runner,
@@ -188,14 +188,16 @@ pub struct Context {
     pub process: Arc<ProcessFacts>,
     /// Where this node is found.
     pub own: Member,
-    /// At which host is not known: the roster knows better if this node stands in it.
-    is_own_host_unknown: bool,
+    /// How well that is known.
+    pub(crate) whereabouts: Whereabouts,
     /// Who belongs to the cluster, as far as this node knows; empty for a node by itself.
     pub roster: Arc<Roster>,
     /// What leaders have said of their groups; kept by the first core.
     pub bulletins: Bulletins,
     /// Which other nodes are heard, and what they say of themselves.
     pub(crate) neighbours: Arc<Neighbours>,
+    /// Groups that nobody is known to lead.
+    pub(crate) leaderless: Leaderless,
     /// What has happened in the cluster; kept by the first core.
     pub timeline: Timeline,
     /// How much of it was noted by this node since its start, by kind.
@@ -270,28 +272,6 @@ pub struct Context {
 }
 
 impl Context {
-    /// Knows the cluster from now on, and by it at which host this node is found, where it does not know that itself.
-    fn take_roster(&mut self, roster: Arc<Roster>) {
-        let known = roster.get(self.node).filter(|_| self.is_own_host_unknown);
-        if let Some((host, _)) = known.and_then(|known| known.cluster_address.rsplit_once(':')) {
-            self.own.move_to(host);
-        }
-        self.roster = roster;
-    }
-
-    /// Another node has reached this one at that host: it is found there, unless the cluster knows of a place at which
-    /// other machines reach it. One caller may come by a way that others do not have.
-    fn found_at(&mut self, host: &str) -> bool {
-        let is_loopback =
-            |address: &str| ["127.", "[::1]", "localhost:"].iter().any(|start| address.starts_with(start));
-        let is_placed = self.roster.get(self.node).is_some_and(|known| !is_loopback(&known.cluster_address));
-        if !is_placed {
-            self.own.move_to(host);
-            self.is_own_host_unknown = false;
-        }
-        !is_placed
-    }
-
     /// What a request counts as.
     #[inline]
     pub(crate) fn asked(&mut self, known: Known, args: Args<'_>) -> Asked {
@@ -362,6 +342,7 @@ impl Core {
             process,
             own,
             is_own_host_unknown,
+            machine_addresses,
             seeds,
             stopwatch,
         } = options;
@@ -396,10 +377,11 @@ impl Core {
                 slowlog: Slowlog::default(),
                 process,
                 own,
-                is_own_host_unknown,
+                whereabouts: Whereabouts { is_guess: is_own_host_unknown, machine_addresses },
                 roster: Arc::default(),
                 bulletins: Bulletins::default(),
                 neighbours: Arc::default(),
+                leaderless: Leaderless::default(),
                 timeline: Timeline::default(),
                 happened: BTreeMap::new(),
                 is_clustered: false,
@@ -470,7 +452,6 @@ impl Core {
             stale: BTreeMap::new(),
             untold: BTreeMap::new(),
             heard_places: vec![Place::default(); group_count as usize],
-            out_of_touch: BTreeMap::new(),
             prng,
             now: Now::default(),
             runner: Runner::default(),
@@ -655,8 +636,11 @@ impl Core {
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
             Event::Expelled => self.be_expelled(actions),
             Event::FoundAt { host } => {
-                if self.context.found_at(&host) {
+                if let Some(line) = self.context.found_at(&host) {
                     self.announce_at = now.instant;
+                    if self.context.core == CoreId(0) {
+                        actions.push(Action::Log { level: Level::Notice, line });
+                    }
                 }
             }
             Event::Imposture { text } => self.note(timeline::Kind::Refusal, None, text, actions),
@@ -841,8 +825,8 @@ impl Core {
 
     fn figures_of(&self, group: &Group) -> GroupFigures {
         let now = self.now.instant;
-        let leaderless = self.out_of_touch.get(&group.id()).map(|(since, _)| now.since(*since).as_millis() as u64);
-        GroupFigures { leaderless_ms: leaderless, ..group.figures(now) }
+        let lasts = self.context.leaderless.lasts(group.id(), now);
+        GroupFigures { leaderless_ms: lasts.map(|lasts| lasts.as_millis() as u64), ..group.figures(now) }
     }
 
     /// What leaders have said of their groups, and how many milliseconds ago.
@@ -1742,21 +1726,20 @@ impl Core {
                     driving.move_answered(id, group, step, bytes, now, outlet);
                 });
             }
-            Purpose::Transaction { id, step } => {
-                self.drive(actions, |driver, posts| match step {
-                    Step::Lock => {
-                        let outcome = wire::take_locked(bytes);
-                        let outcome = outcome.unwrap_or_else(|| Locked::Refused(NO_QUORUM.to_owned()));
-                        driver.locked(id, group, (outcome, proof.observed()), posts)
-                    }
-                    Step::Prepare => {
-                        let (answer, place) = PrepareAnswer::take_with_place(bytes);
-                        driver.note_place(id, group, place);
-                        driver.prepared(id, group, (answer, proof), posts)
-                    }
-                    Step::Renew => Progress::Going,
-                    Step::Resolve => driver.resolved(id, group),
-                });
+            Purpose::Transaction { id, step: Step::Lock } => {
+                let outcome = wire::take_locked(bytes);
+                let outcome = outcome.unwrap_or_else(|| Locked::Refused(self.no_quorum(group)));
+                let outcome = (outcome, proof.observed());
+                self.drive(actions, |driver, posts| driver.locked(id, group, outcome, posts));
+            }
+            Purpose::Transaction { id, step: Step::Prepare } => self.drive(actions, |driver, posts| {
+                let (answer, place) = PrepareAnswer::take_with_place(bytes);
+                driver.note_place(id, group, place);
+                driver.prepared(id, group, (answer, proof), posts)
+            }),
+            Purpose::Transaction { step: Step::Renew, .. } => {}
+            Purpose::Transaction { id, step: Step::Resolve } => {
+                self.drive(actions, |driver, _| driver.resolved(id, group));
             }
         }
     }
@@ -1769,7 +1752,8 @@ impl Core {
             self.note_refusal(group, actions);
             self.give_up_request(group, purpose, text, request, actions);
         }
-        for progress in self.driver.give_up(now, OUTCOME_UNKNOWN) {
+        let context = &self.context;
+        for progress in self.driver.give_up(now, OUTCOME_UNKNOWN, |group| context.no_quorum(group, now)) {
             self.progress(progress, actions);
         }
     }
@@ -1784,16 +1768,19 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         match purpose {
-            Purpose::Client { session, ticket }
-                if matches!(request.body, RequestBody::Read(_) | RequestBody::ReadAtOnce(_)) =>
-            {
-                let text = self.no_quorum_to_read(session, group);
+            Purpose::Client { session, ticket } => {
+                let waiting = self.sessions.get(session).and_then(|session| session.waiting.as_ref());
+                let is_waiting = waiting.is_some_and(|waiting| waiting.ticket == ticket);
+                let text = match &request.body {
+                    RequestBody::Read(words) | RequestBody::ReadAtOnce(words) if !is_waiting => {
+                        self.no_quorum_to_read_words(session, group, words)
+                    }
+                    _ => text,
+                };
                 self.sessions.refuse(session, ticket, &text);
                 self.tell_stale(session, ticket);
             }
-            Purpose::Client { session, ticket }
-            | Purpose::Script { session, ticket, .. }
-            | Purpose::Libraries { session, ticket } => {
+            Purpose::Script { session, ticket, .. } | Purpose::Libraries { session, ticket } => {
                 self.sessions.refuse(session, ticket, &text);
                 self.tell_stale(session, ticket);
             }
@@ -1809,46 +1796,6 @@ impl Core {
             // Whether it holds a part is found out by the group itself.
             Purpose::Transaction { .. } | Purpose::Move { .. } => {}
         }
-    }
-
-    /// Why a read is refused when nobody answers it.
-    pub(crate) fn no_quorum_to_read(&self, session: SessionId, group: GroupId) -> String {
-        let reading = self.sessions.get(session).and_then(|session| session.reading.as_ref());
-        reading.map_or_else(|| self.no_quorum(group), |reading| too_old(self.context.allowed(reading)))
-    }
-
-    /// Why a request to a group is refused when nobody answers it: which nodes are missed, and since when.
-    pub(crate) fn no_quorum(&self, group: GroupId) -> String {
-        let now = self.now.instant;
-        let seconds = |since: Instant| now.since(since).as_secs();
-        let (own, neighbours) = (self.context.node, &self.context.neighbours);
-        let name = |node: NodeId| match self.context.roster.get(node) {
-            Some(member) if !member.client_address.is_empty() => member.client_address.clone(),
-            _ => format!("node {}", node.0),
-        };
-        let mut text = match (self.context.routes[group.0 as usize].leader, self.out_of_touch.get(&group)) {
-            (Some(leader), _) if leader == own => format!("{NO_QUORUM}: group {} is led here, to no avail", group.0),
-            (Some(leader), _) => format!("{NO_QUORUM}: group {} is led by {}, which is silent", group.0, name(leader)),
-            (None, Some((since, _))) => {
-                format!("{NO_QUORUM}: group {} has had no leader for {} s", group.0, seconds(*since))
-            }
-            (None, None) => format!("{NO_QUORUM}: group {} has no leader", group.0),
-        };
-        let missing = self.context.roster.present().map(|(node, _)| node);
-        for (place, node) in missing.filter(|node| *node != own && !neighbours.hears(*node)).enumerate() {
-            text.push_str(if place == 0 { "; not heard: " } else { ", " });
-            text.push_str(&name(node));
-            if let Some(since) = neighbours.silent_since(node) {
-                text.push_str(&format!(" for {} s", seconds(since)));
-            }
-        }
-        text
-    }
-
-    /// True if a group has had no leader for so long that a request does not wait for one.
-    pub(crate) fn has_no_quorum(&self, group: GroupId) -> bool {
-        let since = self.out_of_touch.get(&group).map(|(since, _)| *since);
-        since.is_some_and(|since| self.now.instant.since(since) >= limits::REQUEST_PATIENCE)
     }
 
     /// Tells what a group of this core knows of a transaction to the group that asks, on its node.

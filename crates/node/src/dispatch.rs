@@ -514,8 +514,15 @@ impl Core {
 
     // ---- reads of the replica on this node --------------------------------------------------------------------------
 
-    /// The group whose replica on this node may answer a request, because its session has said READONLY.
+    /// The group whose replica on this node is asked, if one is that may answer.
     fn near_group(&self, id: SessionId, known: Known, args: Args<'_>) -> Option<GroupId> {
+        // What was declined before comes first.
+        let is_in_turn = self.sessions.get(id).is_some_and(|session| !session.awaits_far());
+        self.group_near(id, known, args).filter(|_| is_in_turn)
+    }
+
+    /// The group whose replica on this node may answer a request, because its session has said READONLY.
+    pub(crate) fn group_near(&self, id: SessionId, known: Known, args: Args<'_>) -> Option<GroupId> {
         let (session, Known::Data(command)) = (self.sessions.get(id)?, known) else { return None };
         let is_plain = matches!(command.body, Body::Query(_))
             && matches!(command.span, KeySpan::Keys)
@@ -523,7 +530,6 @@ impl Core {
             && !command.walks();
         // A watch says how a key was at the leader, and caches are told of changes by leaders' order.
         let may_be_old = self.context.is_clustered
-            && !session.awaits_far()
             && !session.tracks()
             && session.watches.is_empty()
             && session.reading.as_ref().is_some_and(|reading| !self.context.allowed(reading).is_zero());
@@ -588,7 +594,7 @@ impl Core {
         let Some(session) = self.sessions.get_mut(origin.session) else { return };
         session.is_declined(origin.ticket);
         if self.has_no_quorum(group) {
-            let text = self.no_quorum_to_read(origin.session, group);
+            let text = self.no_quorum_to_read_words(origin.session, group, &words);
             return self.sessions.refuse(origin.session, origin.ticket, &text);
         }
         let mut spans: Vec<Span> = Vec::new();
@@ -777,7 +783,7 @@ impl Core {
             return Next::Postponed(Hold::Answers);
         }
         if self.has_no_quorum(group) {
-            let text = if is_write { self.no_quorum(group) } else { self.no_quorum_to_read(id, group) };
+            let text = self.no_quorum_to_read(id, group, Known::Data(command), args);
             return self.fail(id, &Refusal::new(text));
         }
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
@@ -923,9 +929,8 @@ impl Core {
 
     pub(crate) fn begin_work(&mut self, work: Work, actions: &mut Vec<Action>) {
         let is_touched = |group: &GroupId| work.whole || work.keys.contains_key(group);
-        let lost = self.out_of_touch.keys().find(|group| is_touched(group) && self.has_no_quorum(**group));
-        if let Some(lost) = lost.copied() {
-            return self.refuse_work(&work, &self.no_quorum(lost), actions);
+        if let Err(refusal) = self.check_quorums((0..self.context.group_count).map(GroupId).filter(is_touched)) {
+            return self.refuse_work(&work, refusal.text(), actions);
         }
         if let Some(session) = self.sessions.get_mut(work.origin.session) {
             session.is_driving = true;

@@ -238,8 +238,8 @@ impl Core {
             self.begin_script((origin, protocol), database, script, args, declined, None, actions);
             return Next::Taken;
         };
-        if self.has_no_quorum(home) {
-            return self.fail(id, &Refusal::new(self.no_quorum(home)));
+        if let Err(refusal) = self.check_quorum(home) {
+            return self.fail(id, &refusal);
         }
         let is_here = router::core_of(home, core_count) == core;
         let is_free = !is_clustered

@@ -4,6 +4,7 @@
 //! through them, and nothing else passes.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
 use journal::{Append, CheckpointMark, Span};
@@ -328,7 +329,7 @@ pub enum Event<'a> {
         /// One line.
         text: String,
     },
-    /// Another node has reached this one at this host. Said to all cores, if [`CoreOptions::is_own_host_unknown`].
+    /// This node is linked to another one by way of this host. Said to all cores, if [`CoreOptions::is_own_host_unknown`].
     FoundAt {
         /// An address; one of IPv6 in brackets.
         host: String,
@@ -1051,6 +1052,8 @@ pub struct CoreOptions {
     /// At which host it is found by others is not known: what `own` says holds until the roster or another node knows
     /// better.
     pub is_own_host_unknown: bool,
+    /// The addresses of this machine, as far as they are known. The roster is believed only if it names one of them.
+    pub machine_addresses: Arc<[IpAddr]>,
     /// Nodes to be told of this one if it knows nobody yet.
     pub seeds: Vec<(NodeId, Member)>,
     /// A stopwatch for statistics only (SLOWLOG, INFO commandstats); the simulator's may stand still.

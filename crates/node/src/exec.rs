@@ -192,10 +192,10 @@ impl Core {
             return Next::Postponed(Hold::Answers);
         }
         if let Groups::One(group) = groups
-            && self.has_no_quorum(group)
+            && let Err(refusal) = self.check_quorum(group)
         {
             self.sessions.get_mut(id).expect("just seen").discard();
-            return self.fail(id, &Refusal::new(self.no_quorum(group)));
+            return self.fail(id, &refusal);
         }
         if let Groups::One(group) = groups
             && self.is_full(group)

@@ -1931,8 +1931,9 @@ impl Group {
                 break;
             }
             let round = self.leader.rounds.pop_front().expect("just seen");
+            let text = outlet.context.no_quorum(self.id, now.instant);
             for read in round.reads {
-                fail_read(&read, NO_QUORUM, outlet);
+                fail_read(&read, &text, outlet);
             }
         }
     }
@@ -2721,6 +2722,3 @@ pub(crate) const OUTCOME_UNKNOWN: &str =
 
 /// The keys of a group that has not yet been loaded.
 pub(crate) const LOADING: &str = "LOADING Holdfast is loading the dataset in memory";
-
-/// No quorum confirms that this node leads.
-pub(crate) const NO_QUORUM: &str = "CLUSTERDOWN No quorum of the group answers";

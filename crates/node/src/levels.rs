@@ -55,7 +55,7 @@ impl Context {
     pub(crate) fn own_as_announced(&self) -> Member {
         // Who joins knows the level from those who let it in, before it has anything of group 0.
         let level = if self.roster.is_empty() { self.level.max(self.floor) } else { self.level };
-        self.own.known_at(level)
+        self.whereabouts_to_announce().known_at(level)
     }
 
     /// The level whose commands a gateway of this core takes. The leader that would log them has the last word.

@@ -47,6 +47,7 @@ mod neighbours;
 mod outlet;
 pub mod parameters;
 pub mod pubsub;
+mod quorum;
 mod redirect;
 mod relay;
 mod request_ids;
@@ -70,6 +71,7 @@ pub mod tracking;
 pub mod transaction;
 mod undelivered;
 mod validate;
+mod whereabouts;
 mod whole;
 mod wire;
 

@@ -28,10 +28,11 @@ use crate::computation::{Computation, Computed, Outcome, Wants};
 use crate::defect::Defect;
 use crate::entry::{self, Answered, Durability, Effect, Watch};
 use crate::event::{GroupId, SessionId};
-use crate::group::{NO_QUORUM, NO_REPLICAS, Observed, Proof};
+use crate::group::{NO_REPLICAS, Observed, Proof};
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits::{self, Slicing};
 use crate::locks::Grant;
+use crate::quorum::NO_QUORUM;
 use crate::request_ids::{self, Named};
 use crate::scripts::{Asides, Circumstances, Invocation};
 use crate::slots::SlotMap;
@@ -633,19 +634,19 @@ impl Driver {
 
     /// Answers clients whose transactions have been writing for so long that nobody can tell them the outcome. They go
     /// on all the same.
-    pub fn give_up(&mut self, now: Instant, text: &str) -> Vec<Progress> {
+    pub fn give_up(&mut self, now: Instant, unknown: &str, no_quorum: impl Fn(GroupId) -> String) -> Vec<Progress> {
         let mut given_up = Vec::new();
         for transaction in self.running.values_mut() {
-            let text = match transaction.stage {
-                Stage::Preparing { .. } => text,
+            let text: &dyn Fn() -> String = match &transaction.stage {
+                Stage::Preparing { .. } => &|| unknown.to_owned(),
                 // It will write nothing any more.
-                Stage::Confirming { .. } => NO_QUORUM,
+                Stage::Confirming { waiting, .. } => &|| no_quorum(waiting[0]),
                 Stage::Locking { .. } | Stage::Resolving { .. } => continue,
             };
             let patience = limits::REQUEST_PATIENCE + limits::patience_for(transaction.byte_count);
             if !transaction.is_answered && now.since(transaction.begun) >= patience {
                 let mut writer = Writer::new(transaction.protocol);
-                writer.error(text);
+                writer.error(&text());
                 transaction.is_answered = true;
                 given_up.push(Progress::Answered {
                     origin: transaction.origin,

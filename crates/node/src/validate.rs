@@ -16,11 +16,11 @@ use stdx::leb128;
 use crate::dispatch;
 use crate::entry::{self, Effect};
 use crate::frame;
-use crate::letter::{Locked, Request, RequestBody};
+use crate::letter::{Request, RequestBody};
 use crate::libraries;
 use crate::limits::SLICED_BYTES_MIN;
 use crate::roster::GROUPS_MAX;
-use crate::wire;
+use crate::wire::{self, LockedView};
 
 /// Keys, as far as groups count them: no sum over all groups is more than a number holds.
 const KEYS_MAX: u64 = 1 << 48;
@@ -124,15 +124,15 @@ pub(crate) fn is_answer(body: &RequestBody, answer: &[u8], databases: u16) -> bo
         RequestBody::Whole(words) => {
             wire::take_whole(answer).is_some_and(|part| is_part(words, part.key_count, part.reply))
         }
-        RequestBody::Lock(lock) => match wire::take_locked(answer) {
-            Some(Locked::Granted { values, answers, .. }) => {
+        RequestBody::Lock(lock) => match wire::view_locked(answer) {
+            Some(LockedView::Granted { values, answers, .. }) => {
                 let mut parts = lock.queries.iter().zip(&answers);
                 values.len() == lock.keys.len()
                     && answers.len() == lock.queries.len()
                     && parts.all(|(words, (count, reply))| is_part(words, *count, reply))
             }
-            Some(Locked::Answered(reply)) => frame::is_one(&reply),
-            Some(Locked::Changed | Locked::Refused(_)) => true,
+            Some(LockedView::Answered(reply)) => frame::is_one(reply),
+            Some(LockedView::Changed | LockedView::Refused(_)) => true,
             None => false,
         },
         // What does not fit is no acceptance, no place, no version, and no text.

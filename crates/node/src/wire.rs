@@ -611,23 +611,59 @@ pub fn put_locked(locked: &Locked) -> Vec<u8> {
 }
 
 /// Reads it back; `None` if it is none.
-pub fn take_locked(mut bytes: &[u8]) -> Option<Locked> {
+pub fn take_locked(bytes: &[u8]) -> Option<Locked> {
+    view_locked(bytes).map(|view| match view {
+        LockedView::Granted { grant, values, answers } => {
+            let values = values.into_iter().map(|value| value.map(<[u8]>::to_vec)).collect();
+            let answers = answers.into_iter().map(|(count, reply)| (count, reply.to_vec())).collect();
+            Locked::Granted { grant, values, answers }
+        }
+        LockedView::Changed => Locked::Changed,
+        LockedView::Refused(text) => Locked::Refused(String::from_utf8_lossy(text).into_owned()),
+        LockedView::Answered(reply) => Locked::Answered(reply.to_vec()),
+    })
+}
+
+/// A [`Locked`] where it lies.
+#[derive(Debug)]
+pub enum LockedView<'a> {
+    /// See there.
+    Granted {
+        /// The grant.
+        grant: Grant,
+        /// Values of the keys.
+        values: Vec<Option<&'a [u8]>>,
+        /// Answers to queries over all keys, with the number of keys.
+        answers: Vec<(u64, &'a [u8])>,
+    },
+    /// See there.
+    Changed,
+    /// See there.
+    Refused(&'a [u8]),
+    /// See there.
+    Answered(&'a [u8]),
+}
+
+/// The same, without a copy of the values: they are what is large.
+pub fn view_locked(mut bytes: &[u8]) -> Option<LockedView<'_>> {
     let rest = &mut bytes;
     Some(match take_byte(rest)? {
         1 => {
             let grant = take_grant(rest)?;
-            let value = |rest: &mut &[u8]| match take_byte(rest)? {
+            let value_count = leb128::take(rest)?;
+            let values = (0..value_count).map(|_| match take_byte(rest)? {
                 0 => Some(None),
-                _ => Some(Some(take_bytes(rest)?)),
-            };
-            let values = (0..leb128::take(rest)?).map(|_| value(rest)).collect::<Option<_>>()?;
-            let answer = |rest: &mut &[u8]| Some((leb128::take(rest)?, take_bytes(rest)?));
-            let answers = (0..leb128::take(rest)?).map(|_| answer(rest)).collect::<Option<_>>()?;
-            Locked::Granted { grant, values, answers }
+                _ => take_slice(rest).map(Some),
+            });
+            let values = values.collect::<Option<_>>()?;
+            let answer_count = leb128::take(rest)?;
+            let answers = (0..answer_count).map(|_| Some((leb128::take(rest)?, take_slice(rest)?)));
+            let answers = answers.collect::<Option<_>>()?;
+            LockedView::Granted { grant, values, answers }
         }
-        2 => Locked::Changed,
-        3 => Locked::Refused(String::from_utf8_lossy(rest).into_owned()),
-        4 => Locked::Answered(rest.to_vec()),
+        2 => LockedView::Changed,
+        3 => LockedView::Refused(bytes),
+        4 => LockedView::Answered(bytes),
         _ => return None,
     })
 }
@@ -1070,10 +1106,14 @@ fn take_keys(rest: &mut &[u8]) -> Option<Vec<(u16, Vec<u8>)>> {
 }
 
 fn take_bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
+    take_slice(rest).map(<[u8]>::to_vec)
+}
+
+fn take_slice<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let length = usize::try_from(leb128::take(rest)?).ok()?;
     let (bytes, tail) = rest.split_at_checked(length)?;
     *rest = tail;
-    Some(bytes.to_vec())
+    Some(bytes)
 }
 
 fn take_origin(rest: &mut &[u8]) -> Option<Origin> {

@@ -164,6 +164,7 @@ impl Universe {
                     settings: Arc::clone(&settings),
                     process: Arc::clone(&process),
                     is_own_host_unknown: false,
+                    machine_addresses: Arc::from([]),
                     own: Member {
                         cluster_address: format!("machine:{}", machine + 1),
                         client_address: format!("machine:{}", machine + 1),

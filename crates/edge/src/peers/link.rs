@@ -220,6 +220,14 @@ impl Link {
         self.version
     }
 
+    /// The address of this node at this end of the line.
+    pub fn own_address(&self) -> io::Result<SocketAddr> {
+        match &self.state {
+            State::Up { wire } | State::Greeting { wire, .. } => wire.socket().local_addr(),
+            State::Down { .. } => Err(ErrorKind::NotConnected.into()),
+        }
+    }
+
     /// It has been let in; `started` is when the process was.
     pub fn up(&mut self, started: Instant) {
         let State::Greeting { wire, .. } = std::mem::replace(&mut self.state, State::Down { until: started }) else {

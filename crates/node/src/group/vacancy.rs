@@ -59,7 +59,8 @@ enum Stage {
     Durable,
 }
 
-/// The level at which all nodes answer whether another one is a member.
+/// The level at which all nodes answer whether another one is a member. To one that does not know this level the
+/// question is no message.
 const WITNESSED: stdx::Level = stdx::Level(2);
 
 /// The ticket of the append by which a replica gives up its log: behind all tickets of its life.
@@ -142,7 +143,13 @@ impl Group {
             self.vacancy.is_let_go = true;
         } else if is_disputed {
             let asked: BTreeSet<u64> = bulletin.voters.iter().chain(placed.into_iter().flatten()).copied().collect();
-            for other in asked.into_iter().filter(is_another).take(limits::WITNESSES_ASKED_MAX) {
+            let context = &outlet.context;
+            let answers = |node: &u64| {
+                let known = context.known_levels.get(&NodeId(*node));
+                context.level >= WITNESSED || known.is_none_or(|levels| levels.highest >= WITNESSED)
+            };
+            let asked: Vec<_> = asked.into_iter().filter(|node| is_another(node) && answers(node)).collect();
+            for other in asked.into_iter().take(limits::WITNESSES_ASKED_MAX) {
                 outlet.send(NodeId(other), self.id, Lane::Log, wire::encode_am_member(self.id));
             }
         }

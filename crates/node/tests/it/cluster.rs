@@ -517,6 +517,17 @@ fn a_replica_that_was_let_go_asks_a_second_member() {
         assert!(after_s.is_some_and(|after_s| expected_s.contains(&after_s)), "{answer:?}: {after_s:?}");
         assert!(!asked.is_empty() && asked.iter().all(|to| *to == NodeId(8)), "{asked:?}");
     }
+    // To a node of an older version that is no message.
+    let mut host = Host::of_nodes(2, Settings::default(), 9, &[7, 8, 9]);
+    host.hear_levels(8, stdx::Levels::FIRST);
+    let after_s = (1..60).find(|_| {
+        host.hear(NodeId(7), GroupId(0), &told);
+        host.settle();
+        assert!(!host.sent.drain(..).any(|(.., bytes)| bytes[0] == AM_MEMBER));
+        host.pass(Duration::from_secs(1));
+        host.holds_nothing_of(GroupId(1))
+    });
+    assert!(after_s.is_some_and(|after_s| (30..=32).contains(&after_s)), "{after_s:?}");
 }
 
 fn found_at(host: &str) -> Member {
@@ -536,14 +547,19 @@ fn a_node_that_does_not_know_where_it_is_found_learns_it() {
         let client = host.connect(0);
         host.run(client, "CLUSTER NODES")
     };
-    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), None);
+    let machine = ["127.0.0.1", "172.17.0.1", "10.0.0.9"].map(|address| address.parse().expect("an address"));
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine, None);
     host.found_at("10.0.0.9");
     let told = shown(&mut host);
     assert!(told.contains("10.0.0.9:7001") && !told.contains("127.0.0.1"), "{told}");
+    let said = "a link to another node shows that this one is found at 10.0.0.9, and not at 127.0.0.1:17001, as was \
+                assumed: nodes and clients are told 10.0.0.9:17001. Set cluster-announce-ip if they are to use another \
+                address";
+    assert_eq!(host.log.iter().filter(|line| *line == said).count(), 1, "{:?}", host.log);
 
     let mut roster = Roster::default();
     assert!(roster.enlist(NodeId(1), found_at("10.0.0.9")));
-    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), Some(roster));
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine, Some(roster));
     let told = shown(&mut host);
     assert!(told.contains("10.0.0.9:7001") && !told.contains("127.0.0.1"), "{told}");
     // One caller comes by a way that others do not have.
@@ -551,6 +567,29 @@ fn a_node_that_does_not_know_where_it_is_found_learns_it() {
     host.pass(Duration::from_secs(10));
     let told = shown(&mut host);
     assert!(told.contains("10.0.0.9:7001") && !told.contains("172.17.0.1"), "{told}");
+    // What is not used is no news, and neither is what is announced already.
+    host.found_at("10.0.0.9");
+    assert!(!host.log.iter().any(|line| line.contains("a link to another node shows")), "{:?}", host.log);
+}
+
+/// A member has told the cluster that this node is found at a host which is not of its machine.
+#[test]
+fn a_node_does_not_adopt_a_host_that_is_not_of_its_machine() {
+    let machine = ["127.0.0.1", "10.0.0.9"].map(|address| address.parse().expect("an address"));
+    let mut roster = Roster::default();
+    assert!(roster.enlist(NodeId(1), found_at("192.0.2.66")));
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine, Some(roster));
+    let shown = |host: &mut Host| {
+        host.pass(Duration::from_secs(10));
+        let client = host.connect(0);
+        let nodes = host.run(client, "CLUSTER NODES");
+        let roster = host.roster().get(NodeId(1)).expect("it is in there").cluster_address.clone();
+        (nodes.contains("192.0.2.66"), roster)
+    };
+    assert_eq!(shown(&mut host), (false, "192.0.2.66:17001".to_owned()), "a guess does not contradict the cluster");
+    host.found_at("10.0.0.9");
+    assert_eq!(shown(&mut host), (false, "10.0.0.9:17001".to_owned()), "a link does");
+    assert_eq!(host.log.iter().filter(|line| line.contains("and not at 192.0.2.66:17001, as was assumed")).count(), 1);
 }
 
 #[test]
@@ -657,6 +696,36 @@ fn an_answer_that_does_not_fit_is_as_good_as_none() {
         nodes.pass(Duration::from_millis(500));
         let said = nodes.run(gateway, client, "MGET k a b c");
         assert!(said.starts_with("*4 "), "{request}: it goes on: {said}");
+    }
+}
+
+/// A group's leader grants locks, and says of the values what nobody can read. Under a grant that the group has given
+/// the transaction is refused: nothing is computed from what cannot be read. Under another grant the locks are not the
+/// transaction's, which the group says when it is asked whether they lasted: then it begins anew.
+#[test]
+fn values_that_cannot_be_read_write_nothing() {
+    for (number, is_granted) in [(1, true), (9, false)] {
+        let mut nodes = Nodes::of_cores(2, &Settings::default());
+        let gateway = 1 + nodes.leader().expect("elected") % 3;
+        let client = nodes.host(gateway).connect(0);
+        nodes.host(gateway).send(client, b"MSET a 1 b 2 c 3\r\n");
+        nodes.host(gateway).settle();
+        // The place, no toll, and that it has been looked at; the grant, two values, and no answers to queries.
+        let value = [1, 2, 0xFF, 0xFF];
+        let end = [&[0; 10][..], &[1], &[1, 1, number, 2], &value, &value, &[0]].concat();
+        assert!(nodes.exchange_but_one_answer(0, &end));
+        nodes.pass(Duration::from_millis(500));
+        let said = nodes.host(gateway).received(client);
+        let (is_said, held) = match is_granted {
+            true => (said.starts_with("-CLUSTERDOWN No quorum of the group answers"), "*3 $-1 $-1 $-1"),
+            false => (said == "+OK", "*3 $1 1 $1 2 $1 3"),
+        };
+        assert!(is_said, "grant {number}: {said}");
+        for node in 1..=3 {
+            let other = nodes.host(node).connect(0);
+            assert_eq!(nodes.run(node, other, "MGET a b c"), held, "grant {number}, node {node}");
+        }
+        assert_eq!(nodes.run(gateway, client, "MSET a 4 b 5 c 6"), "+OK", "no lock is left");
     }
 }
 

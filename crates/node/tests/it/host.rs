@@ -1,6 +1,7 @@
 //! The smallest host: every core on one thread, a disk that syncs at once, letters delivered in order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use keyspace::{Keyspace, Layout, Tuning};
@@ -93,9 +94,11 @@ impl Host {
         this
     }
 
-    /// A node of one core that does not know at which host others find it, alone or in a cluster that does know.
-    pub fn of_unknown_host(node: u64, own: &Member, roster: Option<Roster>) -> Self {
-        let mut this = Self::before_it_reads(1, Settings::default(), node, &[], stdx::Level::FIRST, Some(own));
+    /// A node of one core that does not know at which host of its machine others find it, alone or in a cluster that
+    /// does know.
+    pub fn of_unknown_host(node: u64, own: &Member, machine: &[IpAddr], roster: Option<Roster>) -> Self {
+        let guess = Some((own, machine));
+        let mut this = Self::before_it_reads(1, Settings::default(), node, &[], stdx::Level::FIRST, guess);
         let mut seed = GroupSeed::new(GroupId(0), NodeId(node), empty_keyspace());
         seed.membership.voters = vec![node];
         if let Some(roster) = roster {
@@ -132,7 +135,7 @@ impl Host {
         node: u64,
         seeds: &[u64],
         floor: stdx::Level,
-        guess: Option<&Member>,
+        guess: Option<(&Member, &[IpAddr])>,
     ) -> Self {
         let settings = Arc::new(settings);
         let group_count = u32::from(core_count);
@@ -170,7 +173,8 @@ impl Host {
                 settings: Arc::clone(&settings),
                 process: Arc::new(ProcessFacts::default()),
                 is_own_host_unknown: guess.is_some(),
-                own: guess.cloned().unwrap_or_default(),
+                own: guess.map(|(own, _)| own.clone()).unwrap_or_default(),
+                machine_addresses: guess.map_or(&[][..], |(_, machine)| machine).into(),
                 seeds: seeds.iter().map(|node| (NodeId(*node), Member::default())).collect(),
                 stopwatch: || Instant::ZERO,
             }));
@@ -283,6 +287,11 @@ impl Host {
         self.cores.len()
     }
 
+    /// Who belongs to the cluster, as this node has it in its state.
+    pub fn roster(&self) -> &Roster {
+        self.cores[0].groups().next().expect("the first group").roster()
+    }
+
     /// True if this node leads a group, and may answer for it.
     pub fn is_serving(&self, group: GroupId) -> bool {
         self.cores
@@ -315,8 +324,13 @@ impl Host {
 
     /// Another node says that it knows the levels that this version knows.
     pub fn hear_levels_of(&mut self, node: u64) {
+        self.hear_levels(node, stdx::Levels::KNOWN);
+    }
+
+    /// Another node says that it knows these levels.
+    pub fn hear_levels(&mut self, node: u64, levels: stdx::Levels) {
         for core in 0..self.cores.len() {
-            self.step(core, Event::Reachable { node: NodeId(node), levels: stdx::Levels::KNOWN });
+            self.step(core, Event::Reachable { node: NodeId(node), levels });
         }
     }
 

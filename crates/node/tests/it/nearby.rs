@@ -123,7 +123,7 @@ fn without_a_quorum_reads_are_refused_at_once_and_old_ones_with_the_bound() {
     assert_eq!(story.here("GET n"), refusal, "at once");
     let strict = story.nodes.host(story.gateway).connect(0);
     let mut strict = Story { client: strict, ..story };
-    let refusal = "-CLUSTERDOWN No quorum of the group answers";
+    let refusal = "-CLUSTERDOWN No quorum of the group answers: group 0 has had no leader for ";
     for line in ["GET n", "SET n 2", "MGET n m o p", "DBSIZE", "WATCH n", "EVAL \"return 1\" 1 n", "BLPOP l m n 0"] {
         let told = strict.here(line);
         assert!(told.starts_with(refusal), "{line}: {told}");
@@ -135,6 +135,39 @@ fn without_a_quorum_reads_are_refused_at_once_and_old_ones_with_the_bound() {
     }
     assert_eq!(strict.here("READONLY MAXSTALENESS 60000"), "+OK");
     assert_eq!(strict.here("GET n"), "$1 1", "that is old enough");
+}
+
+/// What no replica answers is not refused for the age of one, whether it has waited for a leader or not.
+#[test]
+fn a_refusal_names_the_bound_only_where_a_replica_may_answer() {
+    let with_bound =
+        "-CLUSTERDOWN No quorum of the group answers, and this node's replica may be older than the 500 ms";
+    let without = "-CLUSTERDOWN No quorum of the group answers: group 0 has had no leader for ";
+    let mut story = Story::new();
+    story.lose_the_others();
+    story.nodes.pass(Duration::from_secs(2));
+    let lines = ["GET n", "BLPOP n 0", "XREAD BLOCK 0 STREAMS n $", "SCAN 0", "SET n 2", "EVAL_RO \"return 1\" 1 n"];
+    for (bound, near) in [("READONLY MAXSTALENESS 500", with_bound), ("READONLY MAXSTALENESS 0", without)] {
+        let mut clients = lines.map(|line| (line, story.nodes.host(story.gateway).connect(0)));
+        for (line, client) in &mut clients {
+            story.client = *client;
+            assert_eq!(story.here(bound), "+OK");
+            assert_eq!(story.here(line), "", "{line}: a leader may be found yet");
+        }
+        story.nodes.pass(Duration::from_secs(6));
+        for (line, client) in clients {
+            story.client = client;
+            let expected = if line == "GET n" { near } else { without };
+            let told = story.nodes.host(story.gateway).received(client);
+            assert!(told.starts_with(expected), "{bound}, {line}, after a while: {told}");
+            let told = story.here(line);
+            assert!(told.starts_with(expected), "{bound}, {line}, at once: {told}");
+        }
+        // Another one has been there meanwhile.
+        story = Story::new();
+        story.lose_the_others();
+        story.nodes.pass(Duration::from_secs(2));
+    }
 }
 
 #[test]

@@ -72,6 +72,57 @@ fn keys_of_slots_are_those_that_have_been_acknowledged() {
     }
 }
 
+/// The leader is heard, and what it logs does not arrive: the replica here never gets to where the leader is.
+#[test]
+fn a_question_to_a_replica_that_does_not_catch_up_has_an_end() {
+    const RAFT: u8 = 1;
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let follower = leader % 3 + 1;
+    let writer = nodes.host(leader).connect(0);
+    assert_eq!(nodes.run(leader, writer, "SET foo 1"), "+OK");
+    nodes.pass(Duration::from_secs(1));
+    let is_held_back = |_: usize, to: usize, kind: u8| to != follower || kind != RAFT;
+    nodes.host(leader).send(writer, b"SET {foo}2 1\r\n");
+    nodes.host(leader).settle();
+    nodes.pass_while(Duration::from_millis(50), is_held_back);
+    assert_eq!(nodes.host(leader).received(writer), "+OK");
+    let lines = [
+        "CLUSTER COUNTKEYSINSLOT 12182",
+        "CLUSTER GETKEYSINSLOT 12182 9",
+        "DEBUG DIGEST",
+        "MULTI\r\nCLUSTER COUNTKEYSINSLOT 12182\r\nEXEC",
+    ];
+    let clients = lines.map(|line| {
+        let client = nodes.host(follower).connect(0);
+        nodes.host(follower).send(client, format!("{line}\r\nPING\r\n").as_bytes());
+        nodes.host(follower).settle();
+        (line, client)
+    });
+    nodes.pass_while(Duration::from_millis(4_500), is_held_back);
+    for (line, client) in clients {
+        let told = nodes.host(follower).received(client);
+        assert!(told.is_empty() || told == "+OK +QUEUED", "{line}: it may catch up yet: {told}");
+    }
+    nodes.pass_while(Duration::from_millis(1_000), is_held_back);
+    for (line, client) in clients {
+        let told = nodes.host(follower).received(client);
+        assert!(told.contains("-CLUSTERDOWN No quorum of the group answers: group 0 "), "{line}: {told}");
+        assert!(told.ends_with(" +PONG"), "{line}: {told}");
+    }
+    // A replica that does catch up answers.
+    for (line, client) in clients {
+        nodes.host(follower).send(client, format!("{line}\r\n").as_bytes());
+        nodes.host(follower).settle();
+    }
+    nodes.pass_while(Duration::from_secs(1), is_held_back);
+    nodes.pass(Duration::from_secs(4));
+    for (line, client) in clients {
+        let told = nodes.host(follower).received(client);
+        assert!(!told.is_empty() && !told.contains("CLUSTERDOWN"), "{line}: {told}");
+    }
+}
+
 #[test]
 fn others_are_not_counted_by_who_does_not_know_what_they_hold() {
     let mut apart = Apart::new();

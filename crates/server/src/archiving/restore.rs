@@ -16,7 +16,7 @@ use stdx::UnixMillis;
 use super::replay::{Replayed, check_order, replay};
 use super::view::{View, parse_moment};
 use crate::backup::restore::{RestoreArguments, Restoring, UNFINISHED_EXTENSION};
-use crate::backup::{Pace, counted, grouped, settle, staging};
+use crate::backup::{Pace, counted, grouped, staging};
 
 /// How often progress is shown.
 const PACE: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ pub fn run(arguments: &RestoreArguments, group_count: u32) -> Result<()> {
     let mut pace = Pace::new(arguments.quiet);
     let begun = Instant::now();
     let restored = restore(&view, moment, &staging, group_count, &mut pace)
-        .and_then(|done| settle(&staging, &arguments.data_dir).map(|()| done));
+        .and_then(|done| staging.settle(&arguments.data_dir).map(|()| done));
     pace.end();
     let done = restored.inspect_err(|_| {
         // What is left of it cannot be used, and hides the next attempt.

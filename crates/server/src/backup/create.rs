@@ -13,7 +13,7 @@ use resp::Frame;
 use stdx::{Level, Levels, UnixMillis};
 
 use super::manifest::{MANIFEST_FILE, Manifest, Part, identity, mark};
-use super::{Pace, counted, grouped, settle, staging, told};
+use super::{Pace, counted, grouped, staging, told};
 use crate::connection::Connection;
 use crate::login::Login;
 
@@ -76,7 +76,7 @@ pub fn run(arguments: &CreateArguments) -> Result<()> {
     let staging = staging(&arguments.backup, UNFINISHED_EXTENSION, "a backup")?;
     let begun = Instant::now();
     let manifest = attempts(&mut connection, arguments.quiet, &staging)
-        .and_then(|manifest| settle(&staging, &arguments.backup).map(|()| manifest));
+        .and_then(|manifest| staging.settle(&arguments.backup).map(|()| manifest));
     match manifest {
         Ok(manifest) => {
             say_line!(

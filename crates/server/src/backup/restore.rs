@@ -14,7 +14,7 @@ use node::{GroupId, GroupSeed, NodeId, backup};
 use stdx::log::{HardState, Membership};
 
 use super::manifest::Manifest;
-use super::{Pace, counted, grouped, read_part, settle, staging, told};
+use super::{Pace, counted, grouped, read_part, staging, told};
 
 /// Most groups that a data directory is made with.
 const GROUPS_MAX: i64 = message::roster::GROUPS_MAX as i64;
@@ -70,7 +70,7 @@ pub fn run(arguments: &RestoreArguments) -> Result<()> {
     let staging = staging(&arguments.data_dir, UNFINISHED_EXTENSION, "a data directory")?;
     let mut pace = Pace::new(arguments.quiet);
     let restored = restore(backup, &manifest, &staging, group_count, &mut pace)
-        .and_then(|key_count| settle(&staging, &arguments.data_dir).map(|()| key_count));
+        .and_then(|key_count| staging.settle(&arguments.data_dir).map(|()| key_count));
     pace.end();
     match restored {
         Ok(key_count) => {

@@ -18,7 +18,7 @@ use stdx::UnixMillis;
 
 use super::create::{self, UNFINISHED_EXTENSION};
 use super::manifest::Manifest;
-use super::{counted, grouped, settle, staging};
+use super::{counted, grouped, staging};
 use crate::cluster::door::{list, text, value_of};
 
 /// Between two looks at whether one is due.
@@ -118,7 +118,7 @@ impl Schedule {
         let staging = staging(&path, UNFINISHED_EXTENSION, "a backup")?;
         let session = self.session.as_mut().context("the server does not answer")?;
         let made =
-            create::attempts(session, true, &staging).and_then(|manifest| settle(&staging, &path).map(|()| manifest));
+            create::attempts(session, true, &staging).and_then(|manifest| staging.settle(&path).map(|()| manifest));
         let manifest = made.inspect_err(|_| {
             // What is left of it cannot be used.
             let _ = fs::remove_dir_all(&staging);

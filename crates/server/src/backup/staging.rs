@@ -2,7 +2,8 @@
 //!
 //! The process that makes it holds a lock of the file system on the directory, which goes with the process. So what
 //! a killed process has left can be told from what is being made at this moment, and the next attempt clears it
-//! away.
+//! away. Versions before this one took no lock: a mark in the directory says that its maker did. Where there is no mark,
+//! somebody is at work as long as something changes there.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
@@ -18,6 +19,12 @@ use anyhow::{Context, Result, bail};
 const LOOKS: u32 = 5;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Who has made a directory with this file holds a lock on it, or is no more. Nothing that is finished has it.
+const MARK: &str = ".locked-by-its-maker";
+
+/// Where nothing tells who is at work: what has not changed for so long has been left.
+const LATELY: Duration = Duration::from_secs(5 * 60);
+
 /// A directory with that name and extension, and nothing in it, which is ours.
 #[derive(Debug)]
 pub(crate) struct Staging {
@@ -30,6 +37,18 @@ impl Deref for Staging {
 
     fn deref(&self) -> &Path {
         &self.path
+    }
+}
+
+impl Staging {
+    /// Gives it its name: it is whole.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub(crate) fn settle(&self, path: &Path) -> Result<()> {
+        let mark = self.path.join(MARK);
+        fs::remove_file(&mark).with_context(|| format!("cannot remove {}", mark.display()))?;
+        super::settle(&self.path, path)
     }
 }
 
@@ -66,34 +85,57 @@ pub(crate) fn staging(path: &Path, extension: &str, what: &str) -> Result<Stagin
     };
     let lock = File::open(&staging).with_context(|| format!("cannot open {}", staging.display()))?;
     // Who lists directories looks for a moment.
-    let is_ours = (0..LOOKS).any(|look| {
+    let mut use_of = Use::Ours;
+    for look in 0..LOOKS {
         if look > 0 {
             thread::sleep(LOOK_INTERVAL);
         }
-        is_left(&staging, &lock, is_new)
-    });
-    if !is_ours {
-        bail!("{} is being made at this moment, by another process", staging.display());
+        use_of = find_use(&staging, &lock, is_new);
+        if use_of != Use::Locked {
+            break;
+        }
+    }
+    match use_of {
+        Use::Ours => {}
+        Use::Locked => bail!("{} is being made at this moment, by another process", staging.display()),
+        Use::Changing => bail!(
+            "{} has changed within the last {} minutes, and nothing tells whether another process is at work there: if \
+             none is, remove it",
+            staging.display(),
+            LATELY.as_secs() / 60
+        ),
     }
     if !is_new {
         empty(&staging, &lock)
             .with_context(|| format!("cannot clear {}, which was left unfinished", staging.display()))?;
     }
+    fs::write(staging.join(MARK), []).with_context(|| format!("cannot write into {}", staging.display()))?;
     Ok(Staging { path: staging, _lock: lock })
 }
 
 /// True if nobody is at work in an unfinished directory.
 pub(super) fn is_left_unfinished(path: &Path) -> bool {
-    File::open(path).is_ok_and(|directory| is_left(path, &directory, false))
+    File::open(path).is_ok_and(|directory| find_use(path, &directory, false) == Use::Ours)
 }
 
-/// The same; then it is ours until `directory` is closed. Where the file system knows no locks it is time that tells.
-fn is_left(path: &Path, directory: &File, is_new: bool) -> bool {
-    match directory.try_lock() {
-        Ok(()) => true,
-        Err(TryLockError::WouldBlock) => false,
-        Err(TryLockError::Error(_)) => is_new || !is_at_work(path),
-    }
+/// Who uses an unfinished directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// Nobody else. It is ours until it is closed, if the file system knows locks.
+    Ours,
+    /// Its maker, or somebody who looks whether there is one.
+    Locked,
+    /// Nothing tells, and it has changed lately: its maker may have taken no lock.
+    Changing,
+}
+
+fn find_use(path: &Path, directory: &File, is_new: bool) -> Use {
+    let was_locked = match directory.try_lock() {
+        Ok(()) => is_new || path.join(MARK).exists(),
+        Err(TryLockError::WouldBlock) => return Use::Locked,
+        Err(TryLockError::Error(_)) => is_new,
+    };
+    if was_locked || !is_at_work(path) { Use::Ours } else { Use::Changing }
 }
 
 /// Removes what is in a directory.
@@ -105,6 +147,9 @@ fn empty(path: &Path, directory: &File) -> io::Result<()> {
     }
     for entry in fs::read_dir(path)? {
         let entry = entry?;
+        if entry.file_name() == MARK {
+            continue; // it says so of us, too
+        }
         if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path())? } else { fs::remove_file(entry.path())? }
     }
     Ok(())
@@ -112,11 +157,57 @@ fn empty(path: &Path, directory: &File) -> io::Result<()> {
 
 /// True if something in a directory has changed within the last minutes.
 pub(super) fn is_at_work(path: &Path) -> bool {
-    const LATELY: Duration = Duration::from_secs(5 * 60);
     let files = fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
     let is_young = |path: &Path| {
         let changed = fs::metadata(path).and_then(|metadata| metadata.modified());
         changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age < LATELY))
     };
     is_young(path) || files.into_iter().any(|file| is_young(&file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sets back when something has changed, by so many minutes.
+    fn age(path: &Path, minutes: u64) {
+        let then = std::time::SystemTime::now() - Duration::from_secs(60 * minutes);
+        File::open(path).and_then(|file| file.set_modified(then)).expect("a file of ours");
+    }
+
+    #[test]
+    fn what_an_older_version_is_making_is_not_cleared_away() {
+        let folder = std::env::temp_dir().join(format!("holdfast-staging-{}", std::process::id()));
+        let (path, unfinished) = (folder.join("backup"), folder.join("backup.unfinished"));
+        // It has taken no lock.
+        fs::create_dir_all(&unfinished).unwrap();
+        let part = unfinished.join("group-0.log");
+        fs::write(&part, "half of it").unwrap();
+        for (directory_minutes, part_minutes) in [(0, 0), (9, 0), (0, 9)] {
+            age(&part, part_minutes);
+            age(&unfinished, directory_minutes);
+            let refusal = staging(&path, "unfinished", "a backup").unwrap_err().to_string();
+            assert!(refusal.contains("has changed within the last 5 minutes, and nothing tells"), "{refusal}");
+            assert!(part.exists() && !is_left_unfinished(&unfinished));
+        }
+        age(&part, 9);
+        age(&unfinished, 9);
+        assert!(is_left_unfinished(&unfinished));
+        let made = staging(&path, "unfinished", "a backup").unwrap();
+        assert!(!part.exists(), "it has been left");
+        fs::write(&part, "all of it").unwrap();
+        let refusal = staging(&path, "unfinished", "a backup").unwrap_err().to_string();
+        assert!(refusal.contains("is being made at this moment, by another process"), "{refusal}");
+        assert!(!is_left_unfinished(&unfinished));
+        // Killed: it is cleared away at once.
+        drop(made);
+        assert!(is_left_unfinished(&unfinished));
+        let made = staging(&path, "unfinished", "a backup").unwrap();
+        assert!(!part.exists());
+        fs::write(&part, "all of it").unwrap();
+        made.settle(&path).unwrap();
+        let names: Vec<_> = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["group-0.log"], "nothing else is left in it");
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

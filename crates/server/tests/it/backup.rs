@@ -243,6 +243,34 @@ fn what_a_killed_process_has_left_unfinished_hinders_nobody() {
 }
 
 #[test]
+fn what_a_killed_export_has_left_goes_with_the_next_one() {
+    let folder = Folder::new();
+    let file = folder.path().join("data.rdb");
+    let (behind, unfinished) =
+        (folder.path().join("data.rdb.backup.unfinished"), folder.path().join("data.rdb.unfinished"));
+    let mut command = Command::new(binary());
+    command.args(["export", "--quiet", "--server", &busy_server(), text(&file)]);
+    let mut process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    eventually("the export begins", || behind.exists());
+    let server = serve(&folder.path().join("data"), 1);
+    server.client().show("SET key value");
+    let address = format!("127.0.0.1:{}", server.port());
+    let told = fail(&["export", "--server", &address, text(&file)]);
+    assert!(told.contains("data.rdb.backup.unfinished is being made at this moment, by another process"), "{told}");
+    process.kill().unwrap();
+    process.wait().unwrap();
+    // It may have been killed later.
+    fs::write(behind.join("rest"), "of the backup").unwrap();
+    fs::write(&unfinished, "half of a file").unwrap();
+    succeed(&["export", "--quiet", "--server", &address, text(&file)]);
+    assert!(!behind.exists() && !unfinished.exists());
+    let written = fs::read(&file).unwrap();
+    assert!(written.starts_with(b"REDIS") && written.windows(5).any(|bytes| bytes == b"value"));
+    let told = fail(&["export", "--server", &address, text(&file)]);
+    assert!(told.contains("data.rdb is there already"), "{told}");
+}
+
+#[test]
 fn what_cannot_be_backed_up_or_restored_is_refused_with_the_reason() {
     let folder = Folder::new();
     let server = serve(&folder.path().join("data"), 2);

@@ -200,6 +200,7 @@ impl Fleet {
                     settings: Arc::clone(&settings),
                     process: Arc::clone(&process),
                     is_own_host_unknown: false,
+                    machine_addresses: Arc::from([]),
                     own: member(node),
                     seeds: Vec::new(),
                     stopwatch: || Instant::ZERO,

@@ -1,0 +1,156 @@
+//! Whether anybody can answer for a group. Whoever refuses, waits or tells the user for want of a leader asks here: that
+//! a group has none, since when, and which nodes are missed.
+//!
+//! A group without a leader is waited for: elections take a fraction of a second. When it has had none for as long as a
+//! request waits ([`limits::REQUEST_PATIENCE`]), whatever comes next is refused at once.
+
+use std::collections::BTreeMap;
+
+use command::Refusal;
+use resp::Args;
+use stdx::{Duration, Instant};
+
+use crate::commands::Known;
+use crate::core::{Context, Core};
+use crate::dispatch::lookup;
+use crate::entry::Reader;
+use crate::event::{GroupId, NodeId, SessionId};
+use crate::limits;
+use crate::nearby;
+
+/// Groups that nobody is known to lead.
+#[derive(Debug, Default)]
+pub(crate) struct Leaderless {
+    since: BTreeMap<GroupId, Silence>,
+}
+
+#[derive(Debug)]
+struct Silence {
+    since: Instant,
+    /// Clients that cache have been told that they may miss changes.
+    is_told: bool,
+}
+
+impl Leaderless {
+    /// A leader of a group is known, or none is. True if one is known again after clients that cache were told.
+    pub(crate) fn note(&mut self, group: GroupId, is_led: bool, now: Instant) -> bool {
+        if is_led {
+            return self.since.remove(&group).is_some_and(|silence| silence.is_told);
+        }
+        self.since.entry(group).or_insert(Silence { since: now, is_told: false });
+        false
+    }
+
+    /// True if clients that cache are to be told now: a group that has had no leader for a while may have one
+    /// elsewhere.
+    pub(crate) fn must_tell_caches(&mut self, now: Instant) -> bool {
+        let is_due = |silence: &&mut Silence| !silence.is_told && now.since(silence.since) >= limits::TOUCH_PATIENCE;
+        self.since.values_mut().filter(is_due).fold(false, |_, silence| {
+            silence.is_told = true;
+            true
+        })
+    }
+
+    /// True if every group is led, as far as is known.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.since.is_empty()
+    }
+
+    /// How long a group has had no leader; `None` if it has one.
+    #[inline]
+    pub(crate) fn lasts(&self, group: GroupId, now: Instant) -> Option<Duration> {
+        self.since.get(&group).map(|silence| now.since(silence.since))
+    }
+}
+
+impl Context {
+    /// True if a group has had no leader for so long that a request does not wait for one.
+    #[inline]
+    pub(crate) fn has_no_quorum(&self, group: GroupId, now: Instant) -> bool {
+        self.leaderless.lasts(group, now).is_some_and(|lasts| lasts >= limits::REQUEST_PATIENCE)
+    }
+
+    /// Why a request to a group is refused when nobody answers it: which nodes are missed, and since when. A leader
+    /// that no quorum confirms says so of itself to clients of other nodes, too.
+    pub(crate) fn no_quorum(&self, group: GroupId, now: Instant) -> String {
+        let name = |node: NodeId| match self.roster.get(node) {
+            Some(member) if !member.client_address.is_empty() => member.client_address.clone(),
+            _ => format!("node {}", node.0),
+        };
+        let leader = self.routes.get(group.0 as usize).and_then(|route| route.leader);
+        let standing = match (leader, self.leaderless.lasts(group, now)) {
+            (Some(leader), _) if leader == self.node => format!("is led by {}, to no avail", name(leader)),
+            (Some(leader), _) => format!("is led by {}, which is silent", name(leader)),
+            (None, Some(lasts)) => format!("has had no leader for {} s", lasts.as_secs()),
+            (None, None) => "has no leader".to_owned(),
+        };
+        let mut text = format!("{NO_QUORUM}: group {} {standing}", group.0);
+        let others = self.roster.present().map(|(node, _)| node).filter(|node| *node != self.node);
+        for (place, node) in others.filter(|node| !self.neighbours.hears(*node)).enumerate() {
+            text.push_str(if place == 0 { "; not heard: " } else { ", " });
+            text.push_str(&name(node));
+            if let Some(since) = self.neighbours.silent_since(node) {
+                text.push_str(&format!(" for {} s", now.since(since).as_secs()));
+            }
+        }
+        text
+    }
+}
+
+impl Core {
+    /// True if a group has had no leader for so long that a request does not wait for one.
+    pub(crate) fn has_no_quorum(&self, group: GroupId) -> bool {
+        self.context.has_no_quorum(group, self.now.instant)
+    }
+
+    /// Why a request to a group is refused when nobody answers it.
+    pub(crate) fn no_quorum(&self, group: GroupId) -> String {
+        self.context.no_quorum(group, self.now.instant)
+    }
+
+    /// Refuses what is asked of a group that nobody can answer for.
+    ///
+    /// # Errors
+    /// If the group has had no leader for so long that a request does not wait for one.
+    #[inline]
+    pub(crate) fn check_quorum(&self, group: GroupId) -> Result<(), Refusal> {
+        if self.has_no_quorum(group) { Err(Refusal::new(self.no_quorum(group))) } else { Ok(()) }
+    }
+
+    /// The same for several groups.
+    ///
+    /// # Errors
+    /// For the first that has had no leader for so long.
+    pub(crate) fn check_quorums(&self, groups: impl IntoIterator<Item = GroupId>) -> Result<(), Refusal> {
+        if self.context.leaderless.is_empty() {
+            return Ok(());
+        }
+        groups.into_iter().try_for_each(|group| self.check_quorum(group))
+    }
+
+    /// Why a read is refused when nobody answers it. Where the replica of this node may answer, that was too old, and
+    /// the refusal names the bound.
+    pub(crate) fn no_quorum_to_read(&self, session: SessionId, group: GroupId, known: Known, args: Args<'_>) -> String {
+        let reading = self.sessions.get(session).and_then(|session| session.reading.as_ref());
+        match reading {
+            Some(reading) if self.group_near(session, known, args).is_some() => {
+                nearby::too_old(self.context.allowed(reading))
+            }
+            _ => self.no_quorum(group),
+        }
+    }
+
+    /// The same for what is laid out by `entry::put_words`.
+    pub(crate) fn no_quorum_to_read_words(&self, session: SessionId, group: GroupId, words: &[u8]) -> String {
+        let mut spans = Vec::new();
+        let (_, args) = Reader::new(words).words(&mut spans);
+        match lookup(args) {
+            Ok(known) => self.no_quorum_to_read(session, group, known, args),
+            Err(_) => self.no_quorum(group),
+        }
+    }
+}
+
+/// No quorum confirms that this node leads, or what came as the answer of a group is none.
+pub(crate) const NO_QUORUM: &str = "CLUSTERDOWN No quorum of the group answers";
