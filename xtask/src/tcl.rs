@@ -87,25 +87,6 @@ const START: &str = include_str!("../../tests/tcl/run.tcl");
 pub fn run(options: &[String]) -> Result<()> {
     let options = Options::parse(options)?;
     needs::provide_programs()?;
-    run_with(options)
-}
-
-/// Runs it against a server that is built already.
-pub fn run_against(binary: &Path, options: &[String]) -> Result<()> {
-    let mut options = Options::parse(options)?;
-    options.binary = Some(binary.to_path_buf());
-    run_with(options)
-}
-
-/// What needs no Holdfast: fetches the suite, and learns from a stock server which tests there are.
-pub fn learn() -> Result<()> {
-    let list = LeftOutList::read(&root().join("tests/tcl/left-out.toml"))?;
-    let suite = Suite::provide()?;
-    let reference = Reference::provide(&suite, FILES, &list)?;
-    reference.check_empty(&suite, &list)
-}
-
-fn run_with(options: Options) -> Result<()> {
     let suite = Suite::provide()?;
     let list = LeftOutList::read(&root().join("tests/tcl/left-out.toml"))?;
     let reference = Reference::provide(&suite, &options.files, &list)?;
@@ -148,13 +129,11 @@ struct Options {
     audit: bool,
     /// Nodes of the cluster that is tested, through its first.
     nodes: u16,
-    /// The server, if it need not be built.
-    binary: Option<PathBuf>,
 }
 
 impl Options {
     fn parse(words: &[String]) -> Result<Self> {
-        let mut options = Self { files: FILES.to_vec(), stock: false, audit: false, nodes: 1, binary: None };
+        let mut options = Self { files: FILES.to_vec(), stock: false, audit: false, nodes: 1 };
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match word.as_str() {
@@ -182,10 +161,9 @@ impl Options {
         if self.stock {
             return Ok(Subject::Redis);
         }
-        let binary = match (&self.binary, std::env::var_os("HOLDFAST_BINARY")) {
-            (Some(binary), _) => binary.clone(),
-            (None, Some(binary)) => binary.into(),
-            (None, None) => crate::build_release()?,
+        let binary = match std::env::var_os("HOLDFAST_BINARY") {
+            Some(binary) => binary.into(),
+            None => crate::build_release()?,
         };
         Ok(Subject::Holdfast { binary, nodes: self.nodes })
     }
