@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use archive::{Archive, BaseWriter, GroupWriter, Key, Listing, Manifest, Place};
 use journal::{CheckpointMark, CheckpointReader, Identity, LogReader, Span, Unread};
+use node::entry::Born;
 use node::event::{ArchiveFigures, ArchiveNews};
 use state::cut::moment_of_entry;
 
@@ -399,13 +400,6 @@ impl Archiver {
         let map = journal.map();
         let mark = map.marks.iter().find(|(whose, _)| *whose == group).map(|(_, mark)| mark);
         let writer = work.writer.as_mut().expect("just opened");
-        if writer.end().index == 0
-            && let Some(mark) = mark
-        {
-            // What came before is in the checkpoint alone.
-            writer.skip_to(mark.index, mark.term);
-            work.lacks_base = true;
-        }
         while writer.end().index < limit {
             let (end, first) = (writer.end(), writer.end().index + 1);
             let mut terms = Vec::new();
@@ -429,12 +423,29 @@ impl Archiver {
             match read {
                 Ok(entries) if entries.is_empty() => break,
                 Ok(entries) => {
+                    if end.index == 0
+                        && let Some(mark) = mark
+                    {
+                        // The archive begins with the checkpoint. But what a group that has split off did before that is
+                        // needed for what both groups were at that time.
+                        work.lacks_base = true;
+                        if Born::of_entry(&entries[0].data).is_none() {
+                            writer.skip_to(mark.index, mark.term);
+                            continue;
+                        }
+                    }
                     let moment = entries.iter().filter_map(moment_of_entry).max();
                     let written = writer.append(&entries, moment).map_err(told)?;
                     figures.entry_count += entries.len() as u64;
                     figures.raw_bytes += entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
                     figures.written_bytes += written;
                     work.behind_base_bytes += written;
+                }
+                // What came before is in the checkpoint alone.
+                Err(_) if end.index == 0 && mark.is_some() => {
+                    let mark = mark.expect("just seen");
+                    writer.skip_to(mark.index, mark.term);
+                    work.lacks_base = true;
                 }
                 Err(Unread::Gone) => match mark.filter(|mark| mark.index > end.index) {
                     Some(mark) => {

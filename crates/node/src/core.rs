@@ -377,7 +377,7 @@ impl Core {
                 slowlog: Slowlog::default(),
                 process,
                 own,
-                whereabouts: Whereabouts { is_guess: is_own_host_unknown, machine_addresses },
+                whereabouts: Whereabouts { is_guess: is_own_host_unknown, was_found_early: false, machine_addresses },
                 roster: Arc::default(),
                 bulletins: Bulletins::default(),
                 neighbours: Arc::default(),
@@ -635,8 +635,8 @@ impl Core {
             }
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
             Event::Expelled => self.be_expelled(actions),
-            Event::FoundAt { host } => {
-                if let Some(line) = self.context.found_at(&host) {
+            Event::FoundAt { host, machine_addresses } => {
+                if let Some(line) = self.context.found_at(&host, &machine_addresses) {
                     self.announce_at = now.instant;
                     if self.context.core == CoreId(0) {
                         actions.push(Action::Log { level: Level::Notice, line });
@@ -2103,9 +2103,12 @@ impl Core {
         self.read_own_mail(actions);
         self.broadcast_changes();
         more |= self.read_own_mail(actions);
-        // Readers of what groups do must know of a group that has split off before anything behind that is told.
+        // Readers of what groups do must know of a group that has split off before anything behind that is told. Before
+        // it has begun here it has nothing to tell, and would seem to begin with a gap.
+        let roster = Arc::clone(&self.context.roster);
         for group in self.groups.iter_mut().flatten().filter(|group| !group.has_unborn()) {
-            if let Some(tape) = group.state.take_tape() {
+            let is_awaited = roster.parent(group.id()).is_some() && group.was_never_anything();
+            if let Some(tape) = group.state.take_tape().filter(|_| !is_awaited) {
                 let tape = Tape { born: group.take_untold(), ..tape };
                 actions.push(Action::Tape(Box::new(tape)));
             }

@@ -142,11 +142,10 @@ impl Core {
         let Some(Begun { membership, hard_state, entry, is_new, new }) = self.founding.begun.remove(&group) else {
             return;
         };
-        let (beginning, leads) = match new {
-            Some(new) => (Some(Box::new(new.split)), new.leads),
-            None => (None, false),
+        let (beginning, leads, is_recovering) = match new {
+            Some(new) => (Some(Box::new(new.split)), new.leads, new.is_in_doubt),
+            None => (None, false, false),
         };
-        let is_recovering = beginning.is_some() && self.may_have_promised();
         let seed = GroupSeed {
             membership,
             hard_state,

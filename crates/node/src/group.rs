@@ -109,8 +109,8 @@ pub struct Group {
     batch_number: u64,
     /// The batch in which a node was last told to leave; 0 if none was.
     removal_batch: u64,
-    /// The batch in which a group was last told to split; 0 if none was.
-    division_batch: u64,
+    /// The batch in which a group was last given a number; 0 if none was.
+    numbering_batch: u64,
     /// Committed and not yet applied, in log order. Nothing stays here while this replica serves.
     committed: VecDeque<Entry>,
     /// Bytes of them.
@@ -443,7 +443,7 @@ impl Group {
             leader: Leader::new(databases),
             batch_number: 1,
             removal_batch: 0,
-            division_batch: 0,
+            numbering_batch: 0,
             committed: VecDeque::new(),
             committed_bytes: 0,
             slices: slices::Slices::default(),

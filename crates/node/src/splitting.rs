@@ -1,7 +1,7 @@
 //! Groups that split off from others while the cluster serves, without a copy of what they hold.
 //!
 //! That there is such a group, and from which it splits off, is an item of the log of group 0. Every node makes a
-//! vacant replica of it, which answers nobody. It votes as any voter with an empty log, as long as it has never held
+//! vacant replica of it, which serves nobody. It votes as any voter with an empty log, as long as it has never held
 //! anything of the group: the others may count it among their voters. The split itself is an entry of the other
 //! group's log:
 //!
@@ -33,7 +33,7 @@ use state::{FIRST, SplitOff};
 use stdx::Level;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 
-use crate::core::Core;
+use crate::core::{Context, Core};
 use crate::event::{Action, GroupId, GroupSeed, Persist};
 use crate::founding::{Begun, FIRST_TICKET};
 use crate::letter::Mail;
@@ -48,6 +48,8 @@ pub struct NewGroup {
     pub(crate) membership: Membership,
     /// This node leads the other group, and stands for this one at once.
     pub(crate) leads: bool,
+    /// This one may have been here before, and have promised what is not known any more.
+    pub(crate) is_in_doubt: bool,
 }
 
 /// What a core knows of groups that split off.
@@ -98,6 +100,20 @@ fn first_entry(new: &NewGroup, level: Level) -> Entry {
     builder.born(new.split.born);
     let moment = Moment { unix: new.split.state.moment().unix, seed: 0 };
     Entry { term: FIRST.term, index: FIRST.index, kind: EntryKind::Normal, data: builder.finish(moment) }
+}
+
+impl Context {
+    /// True if all that changes in the cluster changes on this node, too: it holds every group, but for those that have
+    /// not split off yet, whose keys are in another one.
+    pub(crate) fn holds_all_that_changes(&self) -> bool {
+        let is_here = |group: GroupId| self.routes.get(group.0 as usize).is_some_and(|route| route.is_here);
+        let is_to_split_off = |group: GroupId| {
+            self.roster.parent(group).is_some_and(is_here)
+                && !self.slots.runs().iter().any(|(.., holder)| *holder == group)
+        };
+        !self.is_clustered
+            || (0..self.routes.len() as u32).map(GroupId).all(|group| is_here(group) || is_to_split_off(group))
+    }
 }
 
 impl Core {

@@ -204,7 +204,7 @@ fn hand_over(
     if !core.context.settings.keeps_site_backlog {
         return Err(Refusal::new("ERR This node does not keep what changes: see site-backlog-size"));
     }
-    if core.context.is_clustered && core.context.routes.iter().any(|route| !route.is_here) {
+    if !core.context.holds_all_that_changes() {
         return Err(Refusal::new(
             "ERR This node holds only some of the groups of its cluster, and cannot tell what changes in the others",
         ));

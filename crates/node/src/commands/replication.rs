@@ -147,7 +147,7 @@ fn hand_over(local: &mut Local<'_>, wish: Wish) -> Outcome {
     if local.session.subscriptions.is_some() || local.session.owed_count() > 1 {
         return Err(Refusal::new("ERR SYNC and PSYNC are invalid with pending output"));
     }
-    if local.core.is_clustered && local.core.routes.iter().any(|route| !route.is_here) {
+    if !local.core.holds_all_that_changes() {
         return Err(Refusal::new(
             "ERR This node holds only some of the groups of its cluster, and cannot tell what happens to the others",
         ));

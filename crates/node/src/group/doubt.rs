@@ -60,7 +60,7 @@ impl Group {
     }
 
     /// True if this replica may lack the end of its log, and nobody leads who could tell it the rest. One that holds
-    /// nothing is no help to anybody: it is given a checkpoint, and has no say before.
+    /// nothing is no help to anybody, and is given a checkpoint.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.replica.is_recovering() && !self.is_vacant() && self.replica.leader().is_none()
     }

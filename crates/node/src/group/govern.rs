@@ -161,19 +161,25 @@ impl Group {
         for group in (0..group_count).map(GroupId) {
             fresh(&context.bulletins, group, now)?;
         }
-        let is_open = |number| number == self.division_batch;
-        if (!self.leader.builder.is_empty() && is_open(self.batch_number))
-            || self.inflight.iter().any(|batch| is_open(batch.number))
-        {
-            return Err("TRYAGAIN another group is just being told to split: ask again when it has been".to_owned());
-        }
+        self.check_numbering()?;
         let group = GroupId(group_count);
         let text = format!("is to split off from group {}, with {} slots, as was asked for", parent.0, slots.len());
         outlet.happened(Kind::Placement, Some(group), text);
-        self.division_batch = self.batch_number;
+        self.numbering_batch = self.batch_number;
         self.leader.builder.divide(group, parent, &runs_of(&slots));
         self.leader.waiters.push(Waiter::Silent);
         Ok(true)
+    }
+
+    /// No other group is being given the next number.
+    fn check_numbering(&self) -> Result<(), String> {
+        let is_open = |number| number == self.numbering_batch;
+        if (!self.leader.builder.is_empty() && is_open(self.batch_number))
+            || self.inflight.iter().any(|batch| is_open(batch.number))
+        {
+            return Err("TRYAGAIN another group is just coming into being: ask again when it is there".to_owned());
+        }
+        Ok(())
     }
 
     /// Lets groups move between nodes so that each has its share, or stay.
@@ -202,6 +208,7 @@ impl Group {
         if count == there {
             return Ok(false);
         }
+        self.check_numbering()?;
         let view = balance::view_of(outlet.context, self.roster(), now.instant);
         let founded = balance::foundings(&view, count);
         if founded.is_empty() {
@@ -217,6 +224,7 @@ impl Group {
 
     /// Logs that there are these groups.
     fn found(&mut self, founded: Vec<balance::Founding>, why: &str, outlet: &mut Outlet<'_>) {
+        self.numbering_batch = self.batch_number;
         for balance::Founding { group, voters } in founded {
             let names: Vec<_> = voters.iter().map(u64::to_string).collect();
             let text = format!("is founded on nodes {}, {why}", names.join(", "));
@@ -235,7 +243,9 @@ impl Group {
         }
         let view = balance::view_of(outlet.context, &roster, now.instant);
         let wanted = balance::wanted_count(&view);
-        if wanted > view.group_count && is_by_itself {
+        if wanted > view.group_count && self.check_numbering().is_err() {
+            // It is looked at again soon.
+        } else if wanted > view.group_count && is_by_itself {
             // It becomes a cluster of one: then leaders tell how their groups are.
             self.enlist(self.node, &outlet.context.own);
         } else if wanted > view.group_count {

@@ -517,6 +517,8 @@ impl Group {
             return;
         }
         moving.stage = Stage::Splitting;
+        // However long it is on its way, nothing comes to these slots behind it.
+        self.leader.locks.set_logged(moving.id, true);
         self.leader.builder.split(moving.to, &runs_of(&slots));
         self.leader.waiters.push(Waiter::Silent);
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use consensus::Role;
 use message::GroupId;
 use message::entry::Born;
 use state::SplitOff;
@@ -39,6 +40,10 @@ pub(super) struct Splits {
     pub(super) was_given_up: bool,
     /// Until then this replica stands for the group.
     stands_until: Instant,
+    /// This replica may have lacked the end of its log when that was looked at last.
+    was_in_doubt: bool,
+    /// What is behind this entry came after that.
+    doubted_until: u64,
     /// A checkpoint has come: nobody here comes with the beginnings of groups that had split off before it.
     pub(super) has_passed: bool,
 }
@@ -90,7 +95,11 @@ impl Group {
             let text = format!("splits off from group {}, with {slot_count} slots", self.id.0);
             outlet.happened(Kind::Placement, Some(group), text);
         }
-        let new = NewGroup { split, membership: self.membership_applied.clone(), leads: self.is_serving };
+        // If what this replica lacked was behind the split, the other group may have been here, and have said something.
+        let is_in_doubt =
+            self.replica.is_recovering() || self.splits.was_in_doubt || split.born.index <= self.splits.doubted_until;
+        let membership = self.membership_applied.clone();
+        let new = NewGroup { split, membership, leads: self.is_serving, is_in_doubt };
         outlet.mail(outlet.core_of(group), Mail::SplitOff(Box::new(new)));
     }
 
@@ -150,6 +159,10 @@ impl Group {
 
     /// Time passes for a group that has split off, or from which others have.
     pub(super) fn look_after_splits(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let is_in_doubt = self.replica.is_recovering();
+        if std::mem::replace(&mut self.splits.was_in_doubt, is_in_doubt) || is_in_doubt {
+            self.splits.doubted_until = self.replica.committed_index();
+        }
         let has_none = self.splits.parent.is_some() && self.marked_index == 0;
         if has_none && !self.checkpointing.is_running() && !self.checkpointing.is_resting(now) {
             self.want_checkpoint(); // it may have failed, or been stopped
@@ -181,7 +194,8 @@ impl Group {
 
     /// A tick of a group that has just split off.
     pub(super) fn stand_again(&mut self) {
-        if self.last_tick < self.splits.stands_until && self.replica.leader().is_none() {
+        let is_open = self.replica.leader().is_none() && self.replica.role() == Role::Follower;
+        if self.last_tick < self.splits.stands_until && is_open {
             self.replica.campaign();
         }
     }

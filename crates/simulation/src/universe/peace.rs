@@ -107,15 +107,20 @@ impl Universe {
         }
     }
 
-    /// True if two members are lost for good, one by damage and one overtaken, say: a group can have been on both. What
-    /// is left answers nobody, as it must; an operator has to recover it.
+    /// True if most of those who vote in a group are lost for good, one by damage and one overtaken, say. What is left of
+    /// it answers nobody, as it must; an operator has to recover it.
     fn may_lack_a_quorum(&self) -> bool {
-        self.members().iter().filter(|machine| self.machines[**machine].is_lost).count() >= 2
+        let is_lost = |node: &&u64| self.machines.get(**node as usize - 1).is_some_and(|machine| machine.is_lost);
+        let processes = self.machines.iter().filter_map(|machine| machine.process.as_ref());
+        processes.flat_map(|process| &process.cores).flat_map(|host| host.core.groups()).any(|group| {
+            let voters = &group.membership().voters;
+            !voters.is_empty() && voters.iter().filter(is_lost).count() * 2 >= voters.len()
+        })
     }
 
     fn fail_in_peace(&mut self, what: &str) {
         if self.may_lack_a_quorum() {
-            return self.probes.reach("two members were lost for good");
+            return self.probes.reach("most of those who vote in a group were lost for good");
         }
         let reason = format!("{} s of peace, {what}: {}", LIVENESS_MAX / SECOND, self.standing());
         self.fail(Invariant::Lives, reason);
