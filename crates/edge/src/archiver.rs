@@ -426,8 +426,8 @@ impl Archiver {
                     if end.index == 0
                         && let Some(mark) = mark
                     {
-                        // The archive begins with the checkpoint. But what a group that has split off did before that is
-                        // needed for what both groups were at that time.
+                        // The archive begins with the checkpoint. But what a group that has split off did before that
+                        // is needed for what both groups were at that time.
                         work.lacks_base = true;
                         if Born::of_entry(&entries[0].data).is_none() {
                             writer.skip_to(mark.index, mark.term);

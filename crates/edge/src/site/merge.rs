@@ -157,8 +157,8 @@ impl Merger {
     pub fn push(&mut self, tape: Tape) {
         let group = tape.group as usize;
         if group >= self.queues.len() {
-            // It has been founded, and has no keys before a transaction brings them, of which both groups tell. Or it has
-            // split off: then the other group has told nothing behind that.
+            // It has been founded, and has no keys before a transaction brings them, of which both groups tell. Or it
+            // has split off: then the other group has told nothing behind that.
             self.expect(group + 1, tape.moment);
         }
         self.moments[group] = self.moments[group].max(tape.moment);

@@ -95,7 +95,8 @@ impl Group {
             let text = format!("splits off from group {}, with {slot_count} slots", self.id.0);
             outlet.happened(Kind::Placement, Some(group), text);
         }
-        // If what this replica lacked was behind the split, the other group may have been here, and have said something.
+        // If what this replica lacked was behind the split, the other group may have been here, and have said
+        // something.
         let is_in_doubt =
             self.replica.is_recovering() || self.splits.was_in_doubt || split.born.index <= self.splits.doubted_until;
         let membership = self.membership_applied.clone();
