@@ -296,7 +296,7 @@ impl Core {
         let stands_for = Args::new(words, &spans);
         let known = lookup(stands_for).expect("a command of ours");
         if let Err(denial) = session.user.check(known, stands_for) {
-            let refusal = denial.refusal();
+            let refusal = denial.refusal(&session.user.name);
             self.note_denial(id, denial, Where::TopLevel);
             return self.reject(id, &refusal);
         }
@@ -352,7 +352,7 @@ impl Core {
             && let Err(denial) = session.user.check(known, args)
         {
             let place = if session.multi.is_some() { Where::Transaction } else { Where::TopLevel };
-            let refusal = denial.refusal();
+            let refusal = denial.refusal(&session.user.name);
             self.note_denial(id, denial, place);
             return Err(refusal);
         }

@@ -5,7 +5,7 @@ use keyspace::Body;
 use resp::Args;
 use stdx::slot::{Slot, slot_of};
 
-use crate::commands::Known;
+use crate::commands::{Known, master_of_this};
 use crate::core::Context;
 use crate::event::GroupId;
 
@@ -63,11 +63,16 @@ pub fn check(context: &Context, is_read_only: bool, known: Known, args: Args<'_>
 }
 
 /// The groups that a query over all keys is about: all, or those that this node leads where clients ask every leader.
+/// A node that leads none answers for the one whose replica it is in the eyes of clients, as a replica has its master's
+/// keys in Redis: nothing would be the answer of an empty database. If nobody is known to lead, all are asked, and who
+/// asks hears that they do not answer.
 pub fn groups_asked(context: &Context) -> impl Iterator<Item = GroupId> {
-    let is_asked = |group: &GroupId| {
+    let leads_some = context.routes.iter().any(|route| route.leader == Some(context.node));
+    let leader = if leads_some { Some(context.node) } else { master_of_this(context) };
+    let is_asked = move |group: &GroupId| {
         !context.settings.cluster_redirect
             || !context.is_clustered
-            || context.routes[group.0 as usize].leader == Some(context.node)
+            || leader.is_none_or(|leader| context.routes[group.0 as usize].leader == Some(leader))
     };
     (0..context.slots.group_count()).map(GroupId).filter(is_asked)
 }

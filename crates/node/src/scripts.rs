@@ -14,7 +14,7 @@ use resp::{Args, Writer};
 use script::{Engine, Flags, Library, Script};
 use stdx::Duration;
 
-use crate::acl::{Denial, Denied, User};
+use crate::acl::{Denial, User};
 use crate::blocking::lay_out;
 use crate::commands::Known;
 use crate::entry::{Reader, put_words};
@@ -231,18 +231,9 @@ fn permit_known(
     if let Some(user) = &invocation.user
         && let Err(denial) = user.check(known, args)
     {
-        let what = denial.what;
+        let refusal = denial.refusal_in_script(&user.name);
         asides.denials.push((denial, user.name.to_vec()));
-        return Err(Refusal::new(match what {
-            Denied::Command | Denied::Login => "ERR The user executing the script can't run this command or subcommand",
-            Denied::Key(_) => {
-                "ERR The user executing the script can't access at least one of the keys mentioned in the command \
-                 arguments"
-            }
-            Denied::Channel(_) => {
-                "ERR The user executing the script can't publish to the channel mentioned in the command"
-            }
-        }));
+        return Err(refusal);
     }
     match known {
         Known::Data(command) => {

@@ -11,7 +11,8 @@ use crate::reference::{Reference, is_in_reference};
 /// What is compared, by name: one line a fact, so that a difference reads well.
 type Facts = BTreeMap<&'static str, String>;
 
-/// Facts that have changed with Redis 7.2: there are more options, and scripts may ask for what others wait for.
+/// Facts that have changed with Redis 7.2: there are more options, scripts may ask for what others wait for, and
+/// clients of a cluster are told more.
 const NEWER_FACTS: &[(&str, &str)] = &[
     ("zrank", "arity"),
     ("zrevrank", "arity"),
@@ -21,6 +22,9 @@ const NEWER_FACTS: &[(&str, &str)] = &[
     ("blmove", "flags"),
     ("bzpopmin", "flags"),
     ("bzpopmax", "flags"),
+    ("msetnx", "tips"),
+    ("randomkey", "tips"),
+    ("scan", "tips"),
 ];
 
 #[test]

@@ -31,21 +31,26 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// What the client reads.
-    pub fn refusal(&self) -> command::Refusal {
+    /// What the client of this user reads.
+    pub fn refusal(&self, user: &[u8]) -> command::Refusal {
         command::Refusal::new(match self.what {
-            Denied::Command => {
-                let name = String::from_utf8_lossy(&self.object);
-                format!("NOPERM this user has no permissions to run the '{name}' command")
-            }
-            Denied::Key(_) => {
-                "NOPERM this user has no permissions to access one of the keys used as arguments".to_owned()
-            }
-            Denied::Channel(_) => {
-                "NOPERM this user has no permissions to access one of the channels used as arguments".to_owned()
-            }
             Denied::Login => command::Refusal::WRONG_PASS.text().to_owned(),
+            _ => format!("NOPERM {}", self.reason(user)),
         })
+    }
+
+    /// What a script of this user is told.
+    pub fn refusal_in_script(&self, user: &[u8]) -> command::Refusal {
+        command::Refusal::new(format!("ERR ACL failure in script: {}", self.reason(user)))
+    }
+
+    /// What was not allowed, in Redis's words. Keys and channels are not named to who may not see them.
+    fn reason(&self, user: &[u8]) -> String {
+        match self.what {
+            Denied::Command | Denied::Login => String::from_utf8_lossy(&self.explanation(user)).into_owned(),
+            Denied::Key(_) => "No permissions to access a key".to_owned(),
+            Denied::Channel(_) => "No permissions to access a channel".to_owned(),
+        }
     }
 
     /// What the client reads at EXEC, when the rules have changed since the command was queued.
@@ -61,14 +66,15 @@ impl Denial {
         )
     }
 
-    /// What ACL DRYRUN answers.
-    pub fn explanation(&self) -> Vec<u8> {
+    /// What ACL DRYRUN answers of this user.
+    pub fn explanation(&self, user: &[u8]) -> Vec<u8> {
         let (before, after) = match self.what {
             Denied::Command | Denied::Login => ("run the '", "' command"),
             Denied::Key(_) => ("access the '", "' key"),
             Denied::Channel(_) => ("access the '", "' channel"),
         };
-        [b"This user has no permissions to ", before.as_bytes(), &self.object, after.as_bytes()].concat()
+        let who: [&[u8]; 3] = [b"User ", user, b" has no permissions to "];
+        [&who.concat(), before.as_bytes(), &self.object, after.as_bytes()].concat()
     }
 }
 

@@ -47,6 +47,7 @@ pub(super) const ACL: ControlCommand = ControlCommand {
             summary: "Removes users and ends their connections.",
             complexity: "O(1) amortized time considering the typical user.",
             syntax: "username [username ...]",
+            tips: super::ON_ALL_NODES,
             ..change("deluser", -3, deluser)
         },
         ControlCommand {
@@ -97,6 +98,7 @@ pub(super) const ACL: ControlCommand = ControlCommand {
         ControlCommand {
             summary: "Writes all users to the file of users.",
             complexity: "O(N). Where N is the number of configured users.",
+            tips: super::ON_ALL_NODES,
             ..change("save", 2, |local, _| {
                 check_file(local)?;
                 Ok(Question::UsersFile(UsersFile::Save(Vec::new())))
@@ -106,6 +108,7 @@ pub(super) const ACL: ControlCommand = ControlCommand {
             summary: "Makes or changes a user.",
             complexity: "O(N). Where N is the number of rules provided.",
             syntax: "username [rule [rule ...]]",
+            tips: super::ON_ALL_NODES,
             ..change("setuser", -3, setuser)
         },
         ControlCommand {
@@ -228,7 +231,7 @@ fn dryrun(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome
     }
     match user.check(known, command) {
         Ok(()) => writer.ok(),
-        Err(denial) => writer.bulk(&denial.explanation()),
+        Err(denial) => writer.bulk(&denial.explanation(&user.name)),
     }
     Ok(())
 }

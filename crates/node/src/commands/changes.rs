@@ -232,7 +232,7 @@ impl Core {
     }
 }
 
-const NO_PERMISSION: &str = "NOPERM this user has no permissions to access every key any more";
+const NO_PERMISSION: &str = "NOPERM No permissions to access every key any more";
 
 #[cfg(test)]
 mod tests {

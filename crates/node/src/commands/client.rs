@@ -72,6 +72,7 @@ const GETNAME: ControlCommand = ControlCommand {
 const SETNAME: ControlCommand = ControlCommand {
     summary: "Names the connection.",
     syntax: "connection-name",
+    tips: super::ON_ALL_NODES,
     ..client("setname", 3, |local, args, writer| {
         check_name(args.at(2))?;
         local.session.name = args.at(2).to_vec();
@@ -132,6 +133,7 @@ const SETINFO: ControlCommand = ControlCommand {
     summary: "Tells the name or the version of the client's library.",
     syntax: "<LIB-NAME libname | LIB-VER libver>",
     since: "7.2.0",
+    tips: super::ON_ALL_NODES,
     ..client("setinfo", 4, |local, args, writer| {
         let option = args.at(2);
         let shown = String::from_utf8_lossy(option);

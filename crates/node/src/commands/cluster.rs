@@ -262,6 +262,11 @@ fn check_enabled(core: &Context) -> Outcome {
     }
 }
 
+/// Whom this node, which leads nothing, follows in the eyes of clients; `None` if nobody is known to lead.
+pub(crate) fn master_of_this(core: &Context) -> Option<NodeId> {
+    Map::of(core).master_of(core.node)
+}
+
 /// Who serves what, as this node knows it.
 struct Map<'a> {
     core: &'a Context,

@@ -52,7 +52,7 @@ const SET: ControlCommand = ControlCommand {
     complexity: "O(N) when N is the number of configuration parameters provided",
     syntax: "parameter value [parameter value ...]",
     flags: FLAGS,
-    tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+    tips: super::ON_ALL_NODES,
     ..node("set", -4, set, super::join_done)
 };
 
@@ -95,6 +95,7 @@ const RESETSTAT: ControlCommand = ControlCommand {
     since: "2.0.0",
     summary: "Sets the counters of INFO to zero.",
     flags: FLAGS,
+    tips: super::ON_ALL_NODES,
     ..node("resetstat", 2, |_, _| Ok(Question::ResetStatistics), super::join_done)
 };
 
@@ -102,6 +103,7 @@ const REWRITE: ControlCommand = ControlCommand {
     since: "2.8.0",
     summary: "Writes the parameters that hold into the configuration file.",
     flags: FLAGS,
+    tips: super::ON_ALL_NODES,
     ..node(
         "rewrite",
         2,

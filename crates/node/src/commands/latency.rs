@@ -71,7 +71,7 @@ const RESET: ControlCommand = ControlCommand {
     summary: "Forgets long delays, and answers of how many causes.",
     syntax: "[event [event ...]]",
     flags: FLAGS,
-    tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+    tips: &["request_policy:all_nodes", "response_policy:agg_sum"],
     ..node(
         "reset",
         -2,

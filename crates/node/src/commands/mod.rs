@@ -37,7 +37,7 @@ pub(crate) use acl::may_keep_listening;
 pub(crate) use changes::{
     XREAD as XREAD_CHANGES, is_xread as is_xread_of_changes, permission as changes_permission, reads_every_key,
 };
-pub(crate) use cluster::info_text as cluster_info_text;
+pub(crate) use cluster::{info_text as cluster_info_text, master_of_this};
 pub use connection::REDIS_VERSION;
 pub(crate) use connection::{describe, selected};
 pub(crate) use debug::{sleep_duration, write_sample};
@@ -504,6 +504,9 @@ pub(super) type Drive = fn(&mut Core, SessionId, OwnTicket, Args<'_>, &mut Vec<A
 pub(super) type Ask = fn(&mut Local<'_>, Args<'_>) -> Result<Question, Refusal>;
 /// A handler that joins answers.
 pub(super) type JoinAnswers = fn(&mut Local<'_>, Args<'_>, Vec<Answer>, &mut Writer) -> Outcome;
+
+/// Tips of a command that a client of a cluster sends to every node.
+const ON_ALL_NODES: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 
 /// What most control commands have in common; records override what differs.
 const fn plain(name: &'static str, arity: i32, body: Body) -> ControlCommand {

@@ -126,7 +126,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
         syntax: "[ASYNC | SYNC]",
         complexity: "O(N) for N scripts.",
         flags: &[Flag::Noscript],
-        tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+        tips: super::ON_ALL_NODES,
         ..node(
             "flush",
             -2,
@@ -174,7 +174,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
         syntax: "script",
         complexity: "O(N) for a text of N bytes.",
         flags: &[Flag::Noscript, Flag::Stale],
-        tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+        tips: super::ON_ALL_NODES,
         ..node(
             "load",
             3,

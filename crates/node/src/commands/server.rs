@@ -142,7 +142,7 @@ pub(super) const SLOWLOG: ControlCommand = ControlCommand {
         ControlCommand {
             summary: "Forgets all slow commands.",
             flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
-            tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+            tips: super::ON_ALL_NODES,
             ..node("reset", 2, |_, _| Ok(Question::ResetSlowlog), super::join_done)
         },
         ControlCommand {
@@ -199,7 +199,7 @@ pub(super) const COMMANDLOG: ControlCommand = ControlCommand {
             summary: "Forgets all slow commands.",
             syntax: "type",
             flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
-            tips: &["request_policy:all_nodes", "response_policy:all_succeeded"],
+            tips: super::ON_ALL_NODES,
             ..node(
                 "reset",
                 3,

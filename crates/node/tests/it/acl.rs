@@ -16,11 +16,11 @@ fn worker(host: &mut Host, rules: &str) -> [SessionId; 2] {
     [admin, worker]
 }
 
-const NO_KEY: &str = "-NOPERM this user has no permissions to access one of the keys used as arguments";
-const NO_CHANNEL: &str = "-NOPERM this user has no permissions to access one of the channels used as arguments";
+const NO_KEY: &str = "-NOPERM No permissions to access a key";
+const NO_CHANNEL: &str = "-NOPERM No permissions to access a channel";
 
 fn no_command(name: &str) -> String {
-    format!("-NOPERM this user has no permissions to run the '{name}' command")
+    format!("-NOPERM User worker has no permissions to run the '{name}' command")
 }
 
 /// The bulk string that is a reply's only word.
@@ -349,9 +349,9 @@ fn dryrun_explains() {
         let [admin, _] = worker(host, "+get +publish ~a");
         let run = |host: &mut Host, line: &str| host.run(admin, &format!("ACL DRYRUN {line}"));
         assert_eq!(run(host, "worker GET a"), "+OK");
-        assert_eq!(text(&run(host, "worker GET b")), "This user has no permissions to access the 'b' key");
-        assert_eq!(text(&run(host, "worker SET a 1")), "This user has no permissions to run the 'set' command");
-        assert_eq!(text(&run(host, "worker PUBLISH c x")), "This user has no permissions to access the 'c' channel");
+        assert_eq!(text(&run(host, "worker GET b")), "User worker has no permissions to access the 'b' key");
+        assert_eq!(text(&run(host, "worker SET a 1")), "User worker has no permissions to run the 'set' command");
+        assert_eq!(text(&run(host, "worker PUBLISH c x")), "User worker has no permissions to access the 'c' channel");
         assert_eq!(run(host, "nobody GET a"), "-ERR User 'nobody' not found");
         assert_eq!(run(host, "worker NOSUCH a"), "-ERR Command 'NOSUCH' not found");
         assert_eq!(run(host, "worker GET"), "-ERR wrong number of arguments for 'get' command");

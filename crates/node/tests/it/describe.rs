@@ -78,6 +78,16 @@ const DIFFERENT: &[(&str, &str, &str)] = &[
     ("brpoplpush", "flags", "as above"),
     ("bzpopmax", "flags", "as above"),
     ("bzpopmin", "flags", "as above"),
+    ("acl|deluser", "tips", "7.2: where clients of a cluster send it, and what they make of the answers"),
+    ("acl|save", "tips", "as above"),
+    ("acl|setuser", "tips", "as above"),
+    ("client|setname", "tips", "as above"),
+    ("config|resetstat", "tips", "as above"),
+    ("config|rewrite", "tips", "as above"),
+    ("latency|reset", "tips", "as above"),
+    ("msetnx", "tips", "as above"),
+    ("randomkey", "tips", "as above"),
+    ("scan", "tips", "as above"),
 ];
 
 const FIELDS: [&str; 9] = ["name", "arity", "flags", "first key", "last key", "step", "categories", "tips", "keys"];

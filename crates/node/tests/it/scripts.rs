@@ -510,12 +510,11 @@ fn a_script_may_do_what_its_user_may() {
         assert_eq!(host.run(client, "AUTH anna x"), "+OK");
         assert_eq!(eval(host, client, "return redis.call('set', KEYS[1], 1)", &["1", "own:a"]), "+OK");
         let text = "return redis.pcall('set', 'other', 1).err";
-        let refusal = "ERR The user executing the script can't access at least one of the keys mentioned in the command \
-                       arguments";
+        let refusal = "ERR ACL failure in script: No permissions to access a key";
         assert!(eval(host, client, text, &["0"]).ends_with(refusal));
         assert!(eval(host, client, "return 1", &["1", "other"]).starts_with("-NOPERM"));
         let text = "return redis.pcall('incr', KEYS[1]).err";
-        let refusal = "ERR The user executing the script can't run this command or subcommand";
+        let refusal = "ERR ACL failure in script: User anna has no permissions to run the 'incr' command";
         assert!(eval(host, client, text, &["1", "own:a"]).ends_with(refusal));
         let text = "return {redis.acl_check_cmd('set', 'own:x', 1), redis.acl_check_cmd('set', 'x', 1)}";
         assert_eq!(eval(host, client, text, &["0"]), "*2 :1 $-1");

@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use resp::Frame;
 use serde_json::{Value, json};
 
 use super::contender::{Contender, Durability, Folder, RunningServer};
@@ -44,7 +45,7 @@ const FEW: u64 = 1_000;
 const SCRIPT: &str = "EVAL \"redis.call('SET',KEYS[1],ARGV[1]) redis.call('INCR',KEYS[2]) \
     return redis.call('GET',KEYS[1])\" 2 a:{key} b:{key} {value}";
 
-static CASES: [Case; 17] = {
+static CASES: [Case; 22] = {
     const fn case(name: &'static str, command: &'static str, keys: u64) -> Case {
         Case { name, before: None, command, keys }
     }
@@ -54,11 +55,14 @@ static CASES: [Case; 17] = {
     let large_hash = "HSET hash f:{key} {value}";
     let small_hashes = "HSET hash:{key} f {value}";
     let list = "RPUSH list {value}";
+    let document = r#"JSON.SET doc:{key} $ "{\"name\":\"{value}\",\"count\":1,\"tags\":[\"a\",\"b\"]}""#;
     [
         case("HSET, one large hash", large_hash, SOME),
         after(large_hash, Stock::Keys(SOME), case("HGET, one large hash", "HGET hash f:{key}", SOME)),
         case("HSET, small hashes", small_hashes, SOME),
         after(small_hashes, Stock::Keys(SOME), case("HGET, small hashes", "HGET hash:{key} f", SOME)),
+        case("HSETEX, small hashes", "HSETEX hash:{key} EX 1000 FIELDS 1 f {value}", SOME),
+        after(small_hashes, Stock::Keys(SOME), case("HEXPIRE", "HEXPIRE hash:{key} 1000 FIELDS 1 f", SOME)),
         case("LPUSH", "LPUSH list {value}", SOME),
         case("RPUSH", list, SOME),
         after(list, Stock::PerSecond(3e6), case("RPOP", "RPOP list", SOME)),
@@ -69,6 +73,9 @@ static CASES: [Case; 17] = {
         case("ZADD", "ZADD zset {key} m:{key}", SOME),
         after("ZADD zset {key} m:{key}", Stock::Keys(SOME), case("ZRANGE_10", "ZRANGE zset 0 9", SOME)),
         case("XADD", "XADD stream * f {value}", SOME),
+        after(document, Stock::Keys(SOME), case("JSON.SET of a path", "JSON.SET doc:{key} $.count 2", SOME)),
+        after(document, Stock::Keys(SOME), case("JSON.GET of a path", "JSON.GET doc:{key} $.name", SOME)),
+        after("BF.RESERVE bloom 0.001 10000000", Stock::Keys(1), case("BF.ADD", "BF.ADD bloom m:{key}", MANY)),
         case("EVAL of three calls, new keys", SCRIPT, MANY),
         after("MSET a:{key} 1 b:{key} 1", Stock::Keys(FEW), case("EVAL, known keys", SCRIPT, FEW)),
         case("SET", "SET key:{key} {value}", SOME),
@@ -83,11 +90,14 @@ struct Subject {
     more: &'static [&'static str],
 }
 
-/// All runs of one command: for each subject, one for each round.
+/// All runs of one command: for each subject, one for each round; none for one that lacks the command.
 struct Runs {
     case: &'static Case,
     runs: Vec<Vec<Figures>>,
 }
+
+/// What stands where a figure would be of a server that does not know the command.
+const LACKING: &str = "peer lacks it";
 
 /// What came of it.
 pub struct CommandFigures {
@@ -145,12 +155,23 @@ pub fn measure(
         bench::pin_this_thread(&[load_processor])?;
         servers.push(server.with_context(|| format!("cannot start {name}"))?);
     }
+    let mut known = Vec::new();
+    for server in &servers {
+        let mut talk = Talk::new(&server.address())?;
+        let knows = results.iter().map(|result| knows(&mut talk, result.case.command));
+        known.push(knows.collect::<Result<Vec<bool>>>()?);
+    }
+    let lacking = results.iter().zip(&known[0]).find(|(_, is_known)| !*is_known);
+    ensure!(lacking.is_none(), "this Holdfast is older than its commands");
     let (started, mut done) = (Instant::now(), 0);
-    let wanted = rounds * results.len() * servers.len();
+    let wanted = rounds * known.iter().flatten().filter(|is_known| **is_known).count();
     for round in 0..rounds {
-        for result in &mut results {
+        for (nth, result) in results.iter_mut().enumerate() {
             for turn in 0..servers.len() {
                 let index = (turn + round) % servers.len(); // another begins in each round
+                if !known[index][nth] {
+                    continue;
+                }
                 let (name, case) = (&subjects[index].name, result.case);
                 let line = format!("round {}/{rounds}   {name}: {}", round + 1, case.name);
                 progress.show(&format!("{line}{}", time_left(started, done, wanted)));
@@ -202,6 +223,15 @@ impl Case {
     }
 }
 
+/// True if a server has the command that a line begins with.
+fn knows(talk: &mut Talk, line: &str) -> Result<bool> {
+    let name = line.split(' ').next().unwrap_or_default();
+    match talk.ask(&["COMMAND", "INFO", name])? {
+        Frame::Array(told) => Ok(told.iter().any(|entry| matches!(entry, Frame::Array(words) if !words.is_empty()))),
+        other => bail!("COMMAND INFO was answered with {other:?}"),
+    }
+}
+
 /// Takes away what the case before has left, so that nobody pays for it in this one.
 fn clear(server: &RunningServer) -> Result<()> {
     let mut talk = Talk::new(&server.address())?;
@@ -215,8 +245,8 @@ fn clear(server: &RunningServer) -> Result<()> {
 }
 
 impl CommandFigures {
-    fn medians(&self, result: &Runs) -> Vec<Figures> {
-        result.runs.iter().map(|runs| Figures::median(runs)).collect()
+    fn medians(&self, result: &Runs) -> Vec<Option<Figures>> {
+        result.runs.iter().map(|runs| (!runs.is_empty()).then(|| Figures::median(runs))).collect()
     }
 
     /// The report that is printed.
@@ -238,10 +268,13 @@ impl CommandFigures {
         for result in &self.results {
             let medians = self.medians(result);
             let _ = write!(out, "{:<32}", result.case.name);
+            let own = medians[0].as_ref().map_or(f64::NAN, |figures| figures.server_cpu_us);
             for (index, figures) in medians.iter().enumerate() {
-                let cpu = figures.server_cpu_us;
-                let _ = write!(out, "{cpu:>22.2}");
-                let _ = if index > 0 { write!(out, "{:>7.2}x", medians[0].server_cpu_us / cpu) } else { Ok(()) };
+                let _ = match figures.as_ref().map(|figures| figures.server_cpu_us) {
+                    None => write!(out, "{LACKING:>22}{:>8}", "-"),
+                    Some(cpu) if index > 0 => write!(out, "{cpu:>22.2}{:>7.2}x", own / cpu),
+                    Some(cpu) => write!(out, "{cpu:>22.2}"),
+                };
             }
             out.push('\n');
         }
@@ -253,14 +286,16 @@ impl CommandFigures {
         let commands = self.results.iter().map(|result| {
             let medians = self.medians(result);
             let servers = self.subjects.iter().zip(&medians).zip(&result.runs).map(|((subject, median), runs)| {
+                let Some(median) = median else {
+                    return json!({ "name": subject.name, "lacks_command": true });
+                };
                 let mut value = json!({
                     "name": subject.name,
                     "median": median.json(),
                     "runs": runs.iter().map(Figures::json).collect::<Vec<_>>(),
                 });
-                if subject.name != self.subjects[0].name {
-                    value["holdfast_to_this"] =
-                        json!({ "server_cpu": medians[0].server_cpu_us / median.server_cpu_us });
+                if let Some(own) = medians[0].as_ref().filter(|_| subject.name != self.subjects[0].name) {
+                    value["holdfast_to_this"] = json!({ "server_cpu": own.server_cpu_us / median.server_cpu_us });
                 }
                 value
             });

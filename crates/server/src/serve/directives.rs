@@ -156,7 +156,11 @@ pub static DIRECTIVES: &[Directive] = &[
     without("enable-protected-configs", &[], PROTECTED),
     without("events-per-io-thread", &[], THREADS),
     without("extended-redis-compatibility", &[], "clients are told a version of Redis, always"),
-    without("hide-user-data-from-log", &[], "the log tells of clients and nodes, not of values"),
+    without(
+        "hide-user-data-from-log",
+        &[],
+        "the log tells of clients and nodes, not of data; lines of `redis.log` are as scripts wrote them",
+    ),
     without("hz", &[], "nothing is done at a fixed rate"),
     without("ignore-warnings", &[], "a warning does not keep the server from starting"),
     without("io-threads", &["1"], THREADS),

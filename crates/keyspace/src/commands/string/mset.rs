@@ -73,7 +73,7 @@ pub(super) const MSETNX: DataCommand = DataCommand {
     flags: &[Flag::Write, Flag::Denyoom],
     categories: &[],
     keys: &[every_key(Access::Overwrite, 2, &["insert"])],
-    tips: &["request_policy:multi_shard", "response_policy:agg_min"],
+    tips: &[],
     span: Span::Keys,
     subcommands: &[],
     body: Body::Mutate(msetnx),
