@@ -48,6 +48,7 @@ impl Universe {
         for (name, value) in [("replace-after", replace_after), ("balance-rate-bytes", balance_rate)] {
             settings.set(name, &value.to_string()).expect("a parameter of ours");
         }
+        assert_eq!(settings.replica_count, self.replica_count, "no parameter above changes it");
         settings
     }
 
@@ -1189,7 +1190,7 @@ impl Universe {
 
     /// The smallest number of nodes that are a quorum of some group, as those know it who are furthest.
     pub(crate) fn quorum_min(&self) -> usize {
-        if !self.plan.changes && self.plan.nodes <= self.settings().replica_count {
+        if !self.plan.changes && self.plan.nodes <= self.replica_count {
             return self.plan.nodes / 2 + 1;
         }
         let groups = self.machines.iter().filter_map(|machine| machine.process.as_ref());
@@ -1258,33 +1259,44 @@ impl Universe {
 
     /// Every group has a leader, and all its replicas have applied the same and hold the same.
     pub(crate) fn has_converged(&self) -> bool {
+        // This is asked after every step, and a digest reads all that a replica holds: so they are taken only when
+        // nothing else is amiss in any group.
+        let groups: Option<Vec<Vec<&Group>>> =
+            (0..self.groups()).map(|group| self.replicas_of_one_length(group)).collect();
+        groups.is_some_and(|groups| {
+            groups.iter().all(|replicas| {
+                let digest = replicas[0].digest();
+                replicas[1..].iter().all(|replica| replica.digest() == digest)
+            })
+        })
+    }
+
+    /// The replicas of a group, if they are where they are to be, one leads, and all have applied as much.
+    fn replicas_of_one_length(&self, group: u32) -> Option<Vec<&Group>> {
         let members = self.members();
         let voters = self.voters_max(members.len());
-        (0..self.groups()).all(|group| {
-            let mut replicas = Vec::new();
-            for machine in members.iter().map(|index| &self.machines[*index]) {
-                let Some(process) = &machine.process else { return false };
-                let groups = process.cores.iter().flat_map(|host| host.core.groups());
-                replicas.extend(groups.filter(|found| found.id().0 == group));
-            }
-            // Who is to hold it does, and nobody else.
-            let placement = self.roster().and_then(|roster| roster.placement(GroupId(group)).cloned());
-            let is_placed =
-                |index: &usize| placement.as_ref().is_none_or(|nodes| nodes.contains(&self.machines[*index].node.0));
-            let holders = members.iter().filter(|index| is_placed(index)).count();
-            replicas.retain(|replica| !replica.is_vacant());
-            replicas.len() == holders
-                && replicas.iter().any(|replica| replica.is_leader())
-                && replicas.iter().all(|replica| replica.membership().voters.len() == voters)
-                && replicas.iter().all(|replica| replica.membership() == replicas[0].membership())
-                && replicas.iter().all(|replica| replica.applied() == replicas[0].applied())
-                && replicas.iter().all(|replica| replica.digest() == replicas[0].digest())
-        })
+        let mut replicas = Vec::new();
+        for machine in members.iter().map(|index| &self.machines[*index]) {
+            let groups = machine.process.as_ref()?.cores.iter().flat_map(|host| host.core.groups());
+            replicas.extend(groups.filter(|found| found.id().0 == group));
+        }
+        // Who is to hold it does, and nobody else.
+        let placement = self.roster().and_then(|roster| roster.placement(GroupId(group)));
+        let is_placed =
+            |index: &usize| placement.as_ref().is_none_or(|nodes| nodes.contains(&self.machines[*index].node.0));
+        let holders = members.iter().filter(|index| is_placed(index)).count();
+        replicas.retain(|replica| !replica.is_vacant());
+        let is_well = replicas.len() == holders
+            && replicas.iter().any(|replica| replica.is_leader())
+            && replicas.iter().all(|replica| replica.membership().voters.len() == voters)
+            && replicas.iter().all(|replica| replica.membership() == replicas[0].membership())
+            && replicas.iter().all(|replica| replica.applied() == replicas[0].applied());
+        is_well.then_some(replicas)
     }
 
     /// How many voters a group has among so many members.
     pub(crate) fn voters_max(&self, members: usize) -> usize {
-        members.min(self.settings().replica_count)
+        members.min(self.replica_count)
     }
 
     /// Every group has a leader that serves.

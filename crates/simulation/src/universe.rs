@@ -35,6 +35,7 @@ use crate::{Canary, Durability, MICROSECOND, MILLISECOND, Outcome, Plan, SECOND}
 pub use ailments::AILMENTS_PER_UNIVERSE;
 pub(crate) use lies::Lies;
 use node::event::{NodeId, Peer, SessionId};
+use node::settings::Settings;
 use peace::SeenLocks;
 pub use returns::RETURNS_PER_UNIVERSE;
 pub use waits::{HARMS_PER_UNIVERSE, Harm, Wait};
@@ -170,6 +171,8 @@ pub struct Universe {
     last_connection: u64,
     pub(crate) clients: Vec<Client>,
     pub(crate) history: History,
+    /// How many replicas a group is to have. Kept, because it is asked at every turn, and settings are dear to make.
+    pub(crate) replica_count: usize,
     /// Pairs of machines that cannot hear each other, by (speaker, listener).
     cut: std::collections::BTreeSet<(usize, usize)>,
     /// When the last message of a connection between two machines, and to a core, arrives.
@@ -314,6 +317,7 @@ impl Universe {
             last_connection: 0,
             clients,
             history: History::new(),
+            replica_count: Settings::default().replica_count,
             cut: Default::default(),
             stream_at: BTreeMap::new(),
             lapses: Vec::new(),

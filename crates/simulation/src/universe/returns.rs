@@ -139,7 +139,7 @@ impl Universe {
             groups.find(|group| group.id().0 as usize == number).is_some_and(|group| {
                 let membership = group.membership();
                 let voters = &membership.voters;
-                let (replicas, group_count) = (self.settings().replica_count, self.groups());
+                let (replicas, group_count) = (self.replica_count, self.groups());
                 let spreading = Spreading { roster, replicas, group_count, zones: &[] };
                 let leader = spreading.leader_of(group.id(), &voters.iter().copied().collect(), |_| true);
                 let is_led = leader == Some(machine.node.0);
