@@ -622,9 +622,9 @@ impl Replica {
         self.promise.holds() || self.restoring != 0 || self.is_alone() && log.persisted < log.last_index()
     }
 
-    /// Starts an election now, if this replica may.
+    /// Starts an election now, if this replica may. One that does not vote may not: without any voters it would win.
     pub fn campaign(&mut self) {
-        if !self.must_rest() {
+        if self.raft.raft.promotable() && !self.must_rest() {
             let _ = self.raft.campaign(); // a leader or a learner ignores it
             self.draw_election_timeout();
         }

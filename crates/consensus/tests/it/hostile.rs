@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use consensus::{Dropped, Fault, Malformed, Message, Options, Refused, Replica, Seed};
-use stdx::Prng;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
+use stdx::{Duration, Instant, Prng};
 
 use crate::cluster::Cluster;
 
@@ -314,6 +314,22 @@ fn a_seed_that_contradicts_itself_does_not_start() {
         // A new leader adds one entry of its own.
         let got = Replica::new(Options::new(1, 0, 1), seed.clone()).map(|replica| replica.last_index() - 1);
         assert_eq!(got, *expected, "{name}");
+    }
+}
+
+/// Where nobody votes, whoever asks for votes would win.
+#[test]
+fn a_replica_that_does_not_vote_stands_for_nothing() {
+    let elsewhere = Membership { voters: vec![2, 3], ..Membership::default() };
+    for membership in [Membership::default(), elsewhere] {
+        let mut replica =
+            Replica::new(Options::new(1, 0, 1), Seed { membership, ..Seed::default() }).expect("no voter");
+        // Whatever it may have promised before is over.
+        replica.tell_time(Instant::ZERO);
+        replica.tell_time(Instant::ZERO + Duration::from_secs(60));
+        replica.campaign();
+        assert!(!replica.is_leader());
+        assert!(replica.take_ready().is_none_or(|ready| ready.append.is_none()), "it has voted");
     }
 }
 
