@@ -1558,7 +1558,9 @@ impl Core {
     fn set_route(&mut self, group: GroupId, route: Route) {
         // Another core may have heard first that there is such a group.
         self.make_room_for(group.0 + 1);
-        self.context.routes[group.0 as usize] = route;
+        let before = std::mem::replace(&mut self.context.routes[group.0 as usize], route);
+        // Who waits for its keys stood in no line while nobody led it.
+        self.must_stand_anew |= route.leader.is_some() && route != before;
         self.note_touch(group, route.leader.is_some());
         if route.leader.is_some_and(|leader| leader != self.context.node) {
             self.become_clustered();
