@@ -24,6 +24,7 @@ use resp::{Args, Writer};
 
 use crate::{Edit, View, double};
 
+pub use hyperloglog::as_of_level_1;
 pub use keys::{parse_cursor, scan_count, sort_keys, sort_patterns};
 
 /// What runs a data command.
@@ -132,16 +133,4 @@ pub fn resolve(args: Args<'_>) -> Option<&'static DataCommand> {
     }
     let word = args.get(1)?;
     command.subcommands.iter().find(|subcommand| subcommand.name.as_bytes().eq_ignore_ascii_case(word))
-}
-
-/// The command as it was at level 1, for what is logged there.
-#[inline]
-pub fn as_of_level_1(command: &'static DataCommand) -> &'static DataCommand {
-    match (command.group, command.name) {
-        (Group::Hyperloglog, "pfcount") => &hyperloglog::PFCOUNT_OF_LEVEL_1,
-        (Group::Stream, "create") => &stream::CREATE_OF_LEVEL_1,
-        (Group::Stream, "setid") => &stream::SETID_OF_LEVEL_1,
-        (Group::Stream, "xsetid") => &stream::XSETID_OF_LEVEL_1,
-        _ => command,
-    }
 }

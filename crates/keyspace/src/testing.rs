@@ -2,7 +2,7 @@
 
 use resp::{Args, Protocol, Span, Writer};
 
-use crate::{Keyspace, Layout, Moment, Options, Tuning, as_of_level_1, resolve};
+use crate::{Keyspace, Layout, Moment, Options, Tuning, resolve};
 
 /// A keyspace and a clock that the test moves.
 pub(crate) struct Harness {
@@ -11,15 +11,13 @@ pub(crate) struct Harness {
     pub(crate) now: i64,
     pub(crate) database: u16,
     pub(crate) protocol: Protocol,
-    /// Commands mean what they meant at level 1.
-    pub(crate) is_at_level_1: bool,
 }
 
 impl Harness {
     pub(crate) fn new() -> Self {
         let options = Options { databases: 16, hash_seed: 1, layout: Layout::Slots, tuning: Tuning::default() };
         let keyspace = Keyspace::new(options);
-        Self { keyspace, now: 1_700_000_000_000, database: 0, protocol: Protocol::Resp2, is_at_level_1: false }
+        Self { keyspace, now: 1_700_000_000_000, database: 0, protocol: Protocol::Resp2 }
     }
 
     /// The reply to a command line of words between blanks; `"…"` quotes a word, with `\n`, `\r`, `\t`, `\"`, `\\` and
@@ -38,7 +36,6 @@ impl Harness {
         let Some(command) = resolve(args) else {
             panic!("no such command: {args:?}");
         };
-        let command = if self.is_at_level_1 { as_of_level_1(command) } else { command };
         if !command.accepts(args.len()) {
             writer.error(&format!("ERR wrong number of arguments for '{}' command", command.name));
             return writer.into_bytes();

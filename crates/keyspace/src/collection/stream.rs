@@ -225,16 +225,6 @@ impl Stream {
         Some(self.groups.update(rank, change))
     }
 
-    /// No group has read more than was ever added.
-    pub(crate) fn bound_reads(&mut self) {
-        let added = self.added;
-        for rank in 0..self.groups.len() {
-            if self.groups.get(rank).is_some_and(|group| group.read.is_some_and(|read| read > added)) {
-                self.groups.update(rank, |group| group.read = Some(added));
-            }
-        }
-    }
-
     /// Notes that a consumer of a group was heard of; makes it if there is none of this name. True if it did.
     pub(crate) fn hear_of(&mut self, group: &[u8], consumer: &[u8], now: i64) -> bool {
         self.change_group(group, |group| group.hear_of(consumer, now)) == Some(true)

@@ -18,9 +18,6 @@ use super::DataCommand;
 use crate::collection::stream::block::Entry;
 use crate::collection::stream::{Direction, Id, Stream};
 
-pub(super) use add::XSETID_OF_LEVEL_1;
-pub(super) use group::{CREATE_OF_LEVEL_1, SETID_OF_LEVEL_1};
-
 /// Every stream command.
 pub(super) const COMMANDS: &[&DataCommand] = &[
     &add::XADD,

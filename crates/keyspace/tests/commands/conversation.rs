@@ -126,7 +126,6 @@ fn conversations_agree_with_the_reference() {
         let said = converse(topic, seed);
         reference.call(&["FLUSHALL"]);
         let mut local = Local::new();
-        local.is_at_level_1 = matches!(topic, Topic::Entries | Topic::Groups);
         if seed % 2 == 0 {
             reference.call(&["HELLO", "3"]);
             local.protocol = Protocol::Resp3;

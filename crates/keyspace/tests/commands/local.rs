@@ -1,6 +1,6 @@
 //! A keyspace to talk to.
 
-use keyspace::{Body, Keyspace, Layout, Moment, Options, Tuning, as_of_level_1, resolve};
+use keyspace::{Body, Keyspace, Layout, Moment, Options, Tuning, resolve};
 use resp::{Args, Frame, FrameDecoder, Protocol, Span, Writer};
 
 /// A keyspace, and the clock by which it lives.
@@ -12,8 +12,6 @@ pub struct Local {
     pub now_ms: i64,
     /// In which replies come.
     pub protocol: Protocol,
-    /// Commands mean what they meant at level 1: on streams, what they mean in the reference.
-    pub is_at_level_1: bool,
     seed: u64,
 }
 
@@ -25,7 +23,6 @@ impl Local {
             database: 0,
             now_ms: 1_800_000_000_000,
             protocol: Protocol::Resp2,
-            is_at_level_1: false,
             seed: 0,
         }
     }
@@ -52,7 +49,6 @@ impl Local {
         let args = Args::new(&buffer, &spans);
         let mut writer = Writer::new(self.protocol);
         let command = resolve(args).unwrap_or_else(|| panic!("no such command: {args:?}"));
-        let command = if self.is_at_level_1 { as_of_level_1(command) } else { command };
         self.seed += 1;
         let moment = Moment::at(self.now_ms, self.seed);
         match command.body {

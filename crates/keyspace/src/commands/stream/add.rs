@@ -328,20 +328,6 @@ pub(super) const XSETID: DataCommand = DataCommand {
 };
 
 fn xsetid(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    set_head(edit, args, writer, true)
-}
-
-/// XSETID as it was at level 1: the last id may be smaller than one that was deleted, and what was ever added less than
-/// what a group has read.
-pub(in crate::commands) static XSETID_OF_LEVEL_1: DataCommand =
-    DataCommand { body: Body::Mutate(xsetid_unbounded), ..XSETID };
-
-fn xsetid_unbounded(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    set_head(edit, args, writer, false)
-}
-
-/// XSETID; `is_bounded` if all that the stream remembers has to agree.
-fn set_head(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer, is_bounded: bool) -> Result<(), Refusal> {
     let last = strict_id(args.at(2), 0)?;
     let (mut added, mut deleted_max) = (None, Id::MIN);
     for index in (3..args.len()).step_by(2) {
@@ -362,9 +348,6 @@ fn set_head(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer, is_bounded
     }
     let key = args.at(1);
     let stream = edit.view().stream(key)?.ok_or(Refusal::NO_SUCH_KEY)?;
-    if is_bounded && last < stream.head().deleted_max {
-        return Err(Refusal::new("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"));
-    }
     if stream.last_entry().is_some_and(|entry| last < entry) {
         return Err(Refusal::new("ERR The ID specified in XSETID is smaller than the target stream top item"));
     }
@@ -377,13 +360,7 @@ fn set_head(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer, is_bounded
         deleted_max: if deleted_max == Id::MIN { old.deleted_max } else { deleted_max },
         added: added.unwrap_or(old.added),
     };
-    edit.modify_stream(key, |stream| {
-        let stream = stream.change();
-        stream.set_head(new);
-        if is_bounded {
-            stream.bound_reads();
-        }
-    })?;
+    edit.modify_stream(key, |stream| stream.change().set_head(new))?;
     edit.notify(Class::Stream, "xsetid", key);
     writer.ok();
     Ok(())

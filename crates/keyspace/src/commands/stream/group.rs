@@ -4,8 +4,8 @@ use command::{Access, Begin, Find, Flag, KeySpec, Refusal, Span};
 use resp::{Args, Writer};
 
 use super::{ON_STREAM, no_group_of_key, open_id, strict_id, subcommand_syntax};
+use crate::collection::stream::Id;
 use crate::collection::stream::group::Group;
-use crate::collection::stream::{Id, Stream};
 use crate::commands::arguments::{integer, is};
 use crate::commands::keys::write_help;
 use crate::commands::string::first_key;
@@ -160,37 +160,6 @@ fn check_group(edit: &Edit<'_>, key: &[u8], group: &[u8]) -> Result<(), Refusal>
 }
 
 fn create(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    create_counting(edit, args, writer, read_at_most_all)
-}
-
-/// What a group has read of a stream, by what it is said to have read: no more than was ever added, or what it has not
-/// read would be less than nothing, and a Redis that is given the stream would refuse it.
-fn read_at_most_all(stream: Option<&Stream>, read: Option<u64>) -> Option<u64> {
-    read.map(|read| read.min(stream.map_or(0, |stream| stream.head().added)))
-}
-
-/// CREATE as it was at level 1, where a count was taken as it came.
-pub(in crate::commands) static CREATE_OF_LEVEL_1: DataCommand =
-    DataCommand { body: Body::Mutate(create_unbounded), ..CREATE };
-
-fn create_unbounded(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    create_counting(edit, args, writer, |_, read| read)
-}
-
-/// SETID as it was at level 1, likewise.
-pub(in crate::commands) static SETID_OF_LEVEL_1: DataCommand =
-    DataCommand { body: Body::Mutate(set_id_unbounded), ..SETID };
-
-fn set_id_unbounded(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    set_id_counting(edit, args, writer, |_, read| read)
-}
-
-fn create_counting(
-    edit: &mut Edit<'_>,
-    args: Args<'_>,
-    writer: &mut Writer,
-    count: fn(Option<&Stream>, Option<u64>) -> Option<u64>,
-) -> Result<(), Refusal> {
     /// MKSTREAM and ENTRIESREAD once each.
     const WORDS_MAX: usize = 8;
     let (key, name) = (args.at(2), args.at(3));
@@ -209,37 +178,25 @@ fn create_counting(
     if stream.is_some_and(|stream| stream.group(name).is_some()) {
         return Err(Refusal::new("BUSYGROUP Consumer Group name already exists"));
     }
-    let read = count(stream, options.read);
-    edit.modify_stream(key, |stream| stream.change().add_group(Group::new(name, last, read)))?;
+    edit.modify_stream(key, |stream| stream.change().add_group(Group::new(name, last, options.read)))?;
     edit.notify(Class::Stream, "xgroup-create", key);
     writer.ok();
     Ok(())
 }
 
 fn set_id(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    set_id_counting(edit, args, writer, read_at_most_all)
-}
-
-fn set_id_counting(
-    edit: &mut Edit<'_>,
-    args: Args<'_>,
-    writer: &mut Writer,
-    count: fn(Option<&Stream>, Option<u64>) -> Option<u64>,
-) -> Result<(), Refusal> {
     let (key, name) = (args.at(2), args.at(3));
     let options = Options::parse(args, false)?;
     check_group(edit, key, name)?;
     if !matches!(args.len(), 5 | 7) {
         return Err(subcommand_syntax("XGROUP", args.at(1)));
     }
-    let stream = edit.view().stream(key)?;
     let last = match args.at(4) {
-        b"$" => stream.map_or(Id::MIN, |stream| stream.head().last),
+        b"$" => edit.view().stream(key)?.map_or(Id::MIN, |stream| stream.head().last),
         word => open_id(word, 0)?,
     };
-    let read = count(stream, options.read);
     edit.modify_stream(key, |stream| {
-        stream.change().change_group(name, |group| (group.last, group.read) = (last, read))
+        stream.change().change_group(name, |group| (group.last, group.read) = (last, options.read))
     })?;
     edit.notify(Class::Stream, "xgroup-setid", key);
     writer.ok();

@@ -77,58 +77,13 @@ fn what_is_deleted_hides_nothing_that_was_added_below_it_later() {
         harness.run(&format!("XADD s {id} n x"));
     }
     harness.run("XDEL s 9");
-    // A stream may come from a level or a Redis that allowed it.
-    harness.is_at_level_1 = true;
-    assert_eq!(harness.run("XSETID s 5"), "+OK\r\n");
+    harness.run("XSETID s 5");
     harness.run("XADD s 7 n x");
     assert_eq!(harness.run("XRANGE s (5 8 COUNT 1"), "*1\r\n*2\r\n$3\r\n7-0\r\n*2\r\n$1\r\nn\r\n$1\r\nx\r\n");
     assert_eq!(harness.run("XRANGE s 9 +"), "*0\r\n");
     harness.run("XTRIM s MINID 6");
     assert_eq!(harness.run("XLEN s"), ":1\r\n");
     assert_eq!(harness.run("XDEL s 7"), ":1\r\n");
-}
-
-#[test]
-fn what_a_stream_is_told_of_itself_agrees_with_what_it_holds() {
-    // The words and the bounds are those of Redis 7.2, of counts those of 8.4.
-    let mut harness = Harness::new();
-    for id in [1, 5, 7, 9] {
-        harness.run(&format!("XADD s {id} n x"));
-    }
-    harness.run("XDEL s 9");
-    let groups = |harness: &mut Harness| {
-        let told = harness.run("XINFO GROUPS s").replace("\r\n", " ");
-        let counts =
-            told.split("$12 entries-read ").skip(1).map(|rest| rest.split(' ').next().unwrap_or("").to_owned());
-        let lags = told.split("$3 lag ").skip(1).map(|rest| rest.split(' ').next().unwrap_or("").to_owned());
-        counts.zip(lags).map(|(count, lag)| format!("{count}{lag}")).collect::<Vec<_>>().join(" ")
-    };
-    let below = "-ERR The ID specified in XSETID is smaller than current max_deleted_entry_id\r\n";
-    assert_eq!(harness.run("XSETID s 8"), below);
-    assert_eq!(harness.run("XSETID s 8 MAXDELETEDID 8"), below, "nor is a deleted one forgotten so");
-    assert_eq!(harness.run("XSETID s 9"), "+OK\r\n");
-    let negative = "-ERR value for ENTRIESREAD must be positive or -1\r\n";
-    assert_eq!(harness.run("XGROUP CREATE s g 9 ENTRIESREAD -2"), negative);
-    assert_eq!(harness.run("XGROUP CREATE s g 9 ENTRIESREAD 9223372036854775807"), "+OK\r\n");
-    assert_eq!(harness.run("XGROUP CREATE s h 9 ENTRIESREAD 3"), "+OK\r\n");
-    assert_eq!(harness.run("XGROUP CREATE s i 0 ENTRIESREAD -1"), "+OK\r\n");
-    assert_eq!(groups(&mut harness), ":4:0 :3:0 $-1$-1");
-    assert_eq!(harness.run("XGROUP SETID s h 9 ENTRIESREAD -2"), negative);
-    assert_eq!(harness.run("XGROUP SETID s h 9 ENTRIESREAD 5"), "+OK\r\n");
-    assert_eq!(groups(&mut harness), ":4:0 :4:0 $-1$-1");
-    harness.run("XTRIM s MAXLEN 1");
-    assert_eq!(harness.run("XSETID s 9 ENTRIESADDED 2"), "+OK\r\n");
-    assert_eq!(groups(&mut harness), ":2:0 :2:0 $-1$-1");
-    assert_eq!(harness.run("XGROUP CREATE t g 0 MKSTREAM ENTRIESREAD 7"), "+OK\r\n");
-    assert!(harness.run("XINFO GROUPS t").contains("$12\r\nentries-read\r\n:0\r\n"));
-
-    let mut older = Harness::new();
-    older.is_at_level_1 = true;
-    for line in ["XADD s 9 n x", "XADD s 5-1 n x", "XDEL s 9", "XSETID s 8", "XGROUP CREATE s g 8 ENTRIESREAD 7"] {
-        older.run(line);
-    }
-    assert!(older.run("XINFO STREAM s").contains("$17\r\nlast-generated-id\r\n$3\r\n8-0\r\n"));
-    assert!(older.run("XINFO GROUPS s").contains("$12\r\nentries-read\r\n:7\r\n"));
 }
 
 #[test]
