@@ -394,7 +394,8 @@ impl Peers {
         };
         if std::mem::take(&mut self.seeks_own_host) {
             let host = if host.is_ipv6() { format!("[{host}]") } else { host.to_string() };
-            self.tell_all(|| Event::FoundAt { host: host.clone() });
+            let machine_addresses: Arc<[IpAddr]> = crate::interfaces::addresses().into();
+            self.tell_all(|| Event::FoundAt { host: host.clone(), machine_addresses: Arc::clone(&machine_addresses) });
         }
     }
 

@@ -193,13 +193,14 @@ impl Core {
     fn ask_groups(&mut self, id: u64, mut pending: Pending, question: Question, actions: &mut Vec<Action>) {
         let group_count = self.context.slots.group_count();
         let mut asked: Vec<(GroupId, RequestBody, Protocol, Vec<usize>)> = Vec::new();
+        let mut nobody = None;
         match question {
-            Question::Whole { words, protocol } => {
-                asked.extend(
-                    redirect::groups_asked(&self.context)
-                        .map(|group| (group, RequestBody::Whole(words.clone()), protocol, Vec::new())),
-                );
-            }
+            Question::Whole { words, protocol } => match redirect::groups_asked(&self.context) {
+                Ok(groups) => asked.extend(
+                    groups.into_iter().map(|group| (group, RequestBody::Whole(words.clone()), protocol, Vec::new())),
+                ),
+                Err(refusal) => nobody = Some(refusal),
+            },
             Question::Versions { keys } => {
                 for group in (0..group_count).map(GroupId) {
                     let of_group = keys.iter().enumerate();
@@ -215,7 +216,8 @@ impl Core {
             _ => unreachable!("only these concern groups"),
         }
         pending.answers = (0..group_count).map(|_| Some(Answer::Versions(Vec::new()))).collect();
-        if let Err(refusal) = self.check_quorums(asked.iter().map(|(group, ..)| *group)) {
+        let refusal = nobody.or_else(|| self.check_quorums(asked.iter().map(|(group, ..)| *group)).err());
+        if let Some(refusal) = refusal {
             pending.answers[0] = Some(Answer::Refused(refusal.text().to_owned()));
             asked.clear();
         }

@@ -331,6 +331,8 @@ pub enum Event<'a> {
     FoundAt {
         /// An address; one of IPv6 in brackets.
         host: String,
+        /// The addresses of this machine now, as far as they are known.
+        machine_addresses: Arc<[IpAddr]>,
     },
     /// The link to this node is up.
     Reachable {

@@ -7,7 +7,7 @@ use stdx::slot::{Slot, slot_of};
 
 use crate::commands::{Known, master_of_this};
 use crate::core::Context;
-use crate::event::GroupId;
+use crate::event::{GroupId, NodeId};
 
 /// The one slot of a command's keys; `None` if it has no keys.
 ///
@@ -64,17 +64,22 @@ pub fn check(context: &Context, is_read_only: bool, known: Known, args: Args<'_>
 
 /// The groups that a query over all keys is about: all, or those that this node leads where clients ask every leader.
 /// A node that leads none answers for the one whose replica it is in the eyes of clients, as a replica has its master's
-/// keys in Redis: nothing would be the answer of an empty database. If nobody is known to lead, all are asked, and who
-/// asks hears that they do not answer.
-pub fn groups_asked(context: &Context) -> impl Iterator<Item = GroupId> {
-    let leads_some = context.routes.iter().any(|route| route.leader == Some(context.node));
-    let leader = if leads_some { Some(context.node) } else { master_of_this(context) };
-    let is_asked = move |group: &GroupId| {
-        !context.settings.cluster_redirect
-            || !context.is_clustered
-            || leader.is_none_or(|leader| context.routes[group.0 as usize].leader == Some(leader))
-    };
-    (0..context.slots.group_count()).map(GroupId).filter(is_asked)
+/// keys in Redis: nothing would be the answer of an empty database.
+///
+/// # Errors
+/// If there clients ask every leader, and none is known: who adds up what nodes say would count a key more than once.
+pub fn groups_asked(context: &Context) -> Result<Vec<GroupId>, Refusal> {
+    let groups = (0..context.slots.group_count()).map(GroupId);
+    if !context.settings.cluster_redirect || !context.is_clustered {
+        return Ok(groups.collect());
+    }
+    let leads = |node: NodeId| move |group: &GroupId| context.routes[group.0 as usize].leader == Some(node);
+    let own: Vec<GroupId> = groups.clone().filter(leads(context.node)).collect();
+    if !own.is_empty() {
+        return Ok(own);
+    }
+    let master = master_of_this(context).ok_or_else(|| Refusal::new("CLUSTERDOWN No leader of any group is known"))?;
+    Ok(groups.filter(leads(master)).collect())
 }
 
 /// Keys of one request, or of one transaction, lie in several slots.

@@ -16,6 +16,8 @@ use crate::roster::{Member, Roster};
 pub(crate) struct Whereabouts {
     /// The host is a guess.
     pub(crate) is_guess: bool,
+    /// A link has shown the host before the cluster was known, which may know of a better one.
+    pub(crate) was_found_early: bool,
     /// The addresses of this machine, as far as they are known.
     pub(crate) machine_addresses: Arc<[IpAddr]>,
 }
@@ -31,12 +33,17 @@ impl Context {
     /// Knows the cluster from now on, and maybe at which host this node is found.
     pub(crate) fn take_roster(&mut self, roster: Arc<Roster>) {
         self.roster = roster;
-        if self.whereabouts.is_guess
-            && let Some(host) = self.host_in_roster().filter(|host| self.whereabouts.is_of_machine(host))
-        {
-            let host = host.to_owned();
+        let is_open = self.whereabouts.is_guess || std::mem::take(&mut self.whereabouts.was_found_early);
+        if let Some(host) = self.host_of_machine_in_roster().filter(|_| is_open) {
+            // From now on no other one is believed.
+            self.whereabouts.is_guess = is_loopback(&host);
             self.own.move_to(&host);
         }
+    }
+
+    /// The host in the roster, if it is an address of this machine.
+    fn host_of_machine_in_roster(&self) -> Option<String> {
+        self.host_in_roster().filter(|host| self.whereabouts.is_of_machine(host)).map(str::to_owned)
     }
 
     /// The host at which the roster says that this node is found.
@@ -48,16 +55,16 @@ impl Context {
     /// Another node and this one are linked by way of this host: it is found there, unless the cluster knows of another
     /// address of this machine at which other machines reach it. One caller may come by a way that others do not have.
     ///
+    /// `machine_addresses` are those of this machine at that time: there may have been fewer when it started.
+    ///
     /// Gives what is to be logged if something else is announced from now on.
-    pub(crate) fn found_at(&mut self, host: &str) -> Option<String> {
-        let is_placed =
-            self.host_in_roster().is_some_and(|host| !is_loopback(host) && self.whereabouts.is_of_machine(host));
-        if is_placed {
-            return None;
-        }
+    pub(crate) fn found_at(&mut self, host: &str, machine_addresses: &Arc<[IpAddr]>) -> Option<String> {
+        self.whereabouts.machine_addresses = Arc::clone(machine_addresses);
         let before = self.whereabouts_to_announce().cluster_address;
+        let placed = self.host_of_machine_in_roster().filter(|host| !is_loopback(host));
         self.whereabouts.is_guess = false;
-        self.own.move_to(host);
+        self.whereabouts.was_found_early = self.roster.is_empty();
+        self.own.move_to(placed.as_deref().unwrap_or(host));
         let after = &self.own.cluster_address;
         (before != *after).then(|| {
             format!(

@@ -548,8 +548,9 @@ fn a_node_that_does_not_know_where_it_is_found_learns_it() {
         host.run(client, "CLUSTER NODES")
     };
     let machine = ["127.0.0.1", "172.17.0.1", "10.0.0.9"].map(|address| address.parse().expect("an address"));
-    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine, None);
-    host.found_at("10.0.0.9");
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine);
+    host.load_roster(1, None);
+    host.found_at("10.0.0.9", &machine);
     let told = shown(&mut host);
     assert!(told.contains("10.0.0.9:7001") && !told.contains("127.0.0.1"), "{told}");
     let said = "a link to another node shows that this one is found at 10.0.0.9, and not at 127.0.0.1:17001, as was \
@@ -559,17 +560,31 @@ fn a_node_that_does_not_know_where_it_is_found_learns_it() {
 
     let mut roster = Roster::default();
     assert!(roster.enlist(NodeId(1), found_at("10.0.0.9")));
-    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine, Some(roster));
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine);
+    host.load_roster(1, Some(roster.clone()));
     let told = shown(&mut host);
     assert!(told.contains("10.0.0.9:7001") && !told.contains("127.0.0.1"), "{told}");
     // One caller comes by a way that others do not have.
-    host.found_at("172.17.0.1");
+    host.found_at("172.17.0.1", &machine);
     host.pass(Duration::from_secs(10));
     let told = shown(&mut host);
     assert!(told.contains("10.0.0.9:7001") && !told.contains("172.17.0.1"), "{told}");
     // What is not used is no news, and neither is what is announced already.
-    host.found_at("10.0.0.9");
+    host.found_at("10.0.0.9", &machine);
     assert!(!host.log.iter().any(|line| line.contains("a link to another node shows")), "{:?}", host.log);
+
+    // The caller comes before the roster has been read, and before the machine had its addresses.
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine[..1]);
+    host.found_at("172.17.0.1", &machine);
+    host.load_roster(1, Some(roster.clone()));
+    let told = shown(&mut host);
+    assert!(told.contains("10.0.0.9:7001") && !told.contains("172.17.0.1"), "{told}");
+    // The roster has been read before the machine had its addresses.
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine[..1]);
+    host.load_roster(1, Some(roster));
+    host.found_at("172.17.0.1", &machine);
+    let told = shown(&mut host);
+    assert!(told.contains("10.0.0.9:7001") && !told.contains("172.17.0.1"), "{told}");
 }
 
 /// A member has told the cluster that this node is found at a host which is not of its machine.
@@ -578,7 +593,8 @@ fn a_node_does_not_adopt_a_host_that_is_not_of_its_machine() {
     let machine = ["127.0.0.1", "10.0.0.9"].map(|address| address.parse().expect("an address"));
     let mut roster = Roster::default();
     assert!(roster.enlist(NodeId(1), found_at("192.0.2.66")));
-    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine, Some(roster));
+    let mut host = Host::of_unknown_host(1, &found_at("127.0.0.1"), &machine);
+    host.load_roster(1, Some(roster));
     let shown = |host: &mut Host| {
         host.pass(Duration::from_secs(10));
         let client = host.connect(0);
@@ -587,7 +603,7 @@ fn a_node_does_not_adopt_a_host_that_is_not_of_its_machine() {
         (nodes.contains("192.0.2.66"), roster)
     };
     assert_eq!(shown(&mut host), (false, "192.0.2.66:17001".to_owned()), "a guess does not contradict the cluster");
-    host.found_at("10.0.0.9");
+    host.found_at("10.0.0.9", &machine);
     assert_eq!(shown(&mut host), (false, "10.0.0.9:17001".to_owned()), "a link does");
     assert_eq!(host.log.iter().filter(|line| line.contains("and not at 192.0.2.66:17001, as was assumed")).count(), 1);
 }
@@ -1069,6 +1085,14 @@ fn scan_of_each_node_ends_with_its_first_step_where_clients_ask_every_leader() {
     // There are two groups, so one node at least leads nothing: it tells what the one that it follows leads.
     let (is_replica, count) = counts[2];
     assert!(is_replica && counts.contains(&(false, count)), "{counts:?}");
+
+    // Where no leader is known nothing is answered: clients would add it up.
+    (1..=2).for_each(|node| nodes.kill(node));
+    nodes.pass(Duration::from_secs(10));
+    let client = nodes.host(3).connect(0);
+    for words in ["SCAN 0", "DBSIZE", "KEYS *", "RANDOMKEY"] {
+        assert_eq!(nodes.run(3, client, words), "-CLUSTERDOWN No leader of any group is known", "{words}");
+    }
 }
 
 #[test]

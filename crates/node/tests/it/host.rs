@@ -94,27 +94,28 @@ impl Host {
         this
     }
 
-    /// A node of one core that does not know at which host of its machine others find it, alone or in a cluster that
-    /// does know.
-    pub fn of_unknown_host(node: u64, own: &Member, machine: &[IpAddr], roster: Option<Roster>) -> Self {
-        let guess = Some((own, machine));
-        let mut this = Self::before_it_reads(1, Settings::default(), node, &[], stdx::Level::FIRST, guess);
+    /// A node of one core that does not know at which host of its machine others find it, before it has read its disk.
+    pub fn of_unknown_host(node: u64, own: &Member, machine: &[IpAddr]) -> Self {
+        Self::before_it_reads(1, Settings::default(), node, &[], stdx::Level::FIRST, Some((own, machine)))
+    }
+
+    /// Such a node has read that it is alone, or in a cluster that knows at which host it is found.
+    pub fn load_roster(&mut self, node: u64, roster: Option<Roster>) {
         let mut seed = GroupSeed::new(GroupId(0), NodeId(node), empty_keyspace());
         seed.membership.voters = vec![node];
         if let Some(roster) = roster {
             seed.state = vec![0; 10];
             roster.put(&mut seed.state);
         }
-        this.logs.insert(GroupId(0), GroupLog { saved: seed.state.clone(), entries: Vec::new() });
-        this.step(0, Event::Loaded(Box::new(seed)));
-        this.settle();
-        this
+        self.logs.insert(GroupId(0), GroupLog { saved: seed.state.clone(), entries: Vec::new() });
+        self.step(0, Event::Loaded(Box::new(seed)));
+        self.settle();
     }
 
-    /// Another node has reached this one at that host.
-    pub fn found_at(&mut self, host: &str) {
+    /// Another node has reached this one at that host of its machine.
+    pub fn found_at(&mut self, host: &str, machine: &[IpAddr]) {
         for core in 0..self.cores.len() {
-            self.step(core, Event::FoundAt { host: host.to_owned() });
+            self.step(core, Event::FoundAt { host: host.to_owned(), machine_addresses: machine.into() });
         }
         self.settle();
     }
