@@ -122,8 +122,11 @@ fn test(options: &[String]) -> Result<()> {
     step("image");
     image::test(&binary)?;
     step("unit and integration tests");
+    // Tests of servers mostly wait.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) + 1;
     let tests = run(cargo()
         .args(["test", "--workspace", "--no-fail-fast"])
+        .env("RUST_TEST_THREADS", threads.to_string())
         .env("HOLDFAST_BINARY", &binary)
         .env("HOLDFAST_PYTHON", &python));
     step("Redis's Tcl suite");

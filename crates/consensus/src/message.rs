@@ -5,7 +5,8 @@
 //!   · context u8 + bytes · entries count, then for each: kind u8 · term (minus the last one's) · length · data
 //! ```
 //!
-//! Of the flags 1 says no, and 2 that a vote is of one in doubt.
+//! Of the flags 1 says no, and 2 that a vote is of one in doubt. The `index` of a yes is the last of the voter's log;
+//! older versions say 0.
 //!
 //! A `Checkpoint` goes on with the checkpoint's members: count and nodes of those that vote, then of those that do not.
 //! Its `index` and `log_term` are the checkpoint's.

@@ -405,7 +405,11 @@ struct Recovery {
 struct Ballot {
     /// What is asked, and in which term.
     subject: Option<(MessageKind, u64)>,
-    granted: BTreeSet<u64>,
+    /// Who has said yes, and up to which entry that one may have acknowledged the log; [`NUMBER_MAX`] if that is not
+    /// known.
+    ///
+    /// [`NUMBER_MAX`]: limits::NUMBER_MAX
+    granted: BTreeMap<u64, u64>,
     held: Vec<Message>,
 }
 
@@ -792,7 +796,10 @@ impl Replica {
         if self.ballot.subject != subject {
             self.ballot = Ballot { subject, ..Ballot::default() };
         }
-        self.ballot.granted.insert(vote.from());
+        // Older versions do not say how far, and one in doubt does not know.
+        let is_known = !vote.is_in_doubt && vote.inner.index > 0;
+        let last = if is_known { vote.inner.index } else { limits::NUMBER_MAX };
+        self.ballot.granted.insert(vote.from(), last);
         let mut counting = Vec::new();
         if self.recovery.is_some() || vote.is_in_doubt {
             self.ballot.held.push(vote);
@@ -806,14 +813,30 @@ impl Replica {
     }
 
     /// All who vote, or may vote already without this replica's knowing it: the log says so, and it is not known to be
-    /// committed.
+    /// committed, nor known that it cannot be.
     fn electorate(&self) -> BTreeSet<u64> {
         let membership = &self.membership;
         let mut all: BTreeSet<u64> = membership.voters.iter().chain(&membership.voters_outgoing).copied().collect();
         let applied = self.raft.raft.raft_log.applied;
-        let changes = self.raft.store().entries_after(applied).filter(|entry| is_change(entry));
-        all.extend(changes.filter_map(|entry| match Change::decode(&entry.data) {
-            Some(Change::AddVoter(node)) => Some(node),
+        let changes: Vec<(u64, Option<Change>)> = self
+            .raft
+            .store()
+            .entries_after(applied)
+            .filter(|entry| is_change(entry))
+            .map(|entry| (entry.index, Change::decode(&entry.data)))
+            .collect();
+        // By those who have said yes so far. Of two changes the second may have been decided by more than the first's.
+        let cannot_be_committed = |index: u64| {
+            let voters = &membership.voters;
+            let may_hold = |node: &&u64| {
+                **node == self.options.node || self.ballot.granted.get(node).is_none_or(|last| *last >= index)
+            };
+            changes.len() == 1
+                && membership.voters_outgoing.is_empty()
+                && voters.iter().filter(may_hold).count() <= voters.len() / 2
+        };
+        all.extend(changes.iter().filter_map(|(index, change)| match change {
+            Some(Change::AddVoter(node)) if !cannot_be_committed(*index) => Some(*node),
             _ => None,
         }));
         all
@@ -821,7 +844,7 @@ impl Replica {
 
     /// Of a replica in doubt: the voters that have not said yes to it, as far as it has asked them.
     pub fn missing_voters(&self) -> Vec<u64> {
-        let has_voted = |node: &u64| *node == self.options.node || self.ballot.granted.contains(node);
+        let has_voted = |node: &u64| *node == self.options.node || self.ballot.granted.contains_key(node);
         self.electorate().into_iter().filter(|node| !has_voted(node)).collect()
     }
 
@@ -1425,10 +1448,28 @@ impl Replica {
         let incarnation = self.options.incarnation;
         messages.extend(inner.into_iter().filter_map(|message| {
             let mut message = Message::wrap(message, incarnation, everywhere)?;
-            let is_vote = matches!(message.kind, MessageKind::VoteReply | MessageKind::PreVoteReply);
-            message.is_in_doubt = is_vote && !message.inner.reject && self.recovery.is_some();
+            if matches!(message.kind, MessageKind::VoteReply | MessageKind::PreVoteReply) && !message.inner.reject {
+                message.is_in_doubt = self.recovery.is_some();
+                message.inner.index = self.last_index(); // the library has no use for it
+            }
             Some(message)
         }));
+    }
+
+    /// A member says that it holds nothing, although this leader knows of something that it had: it was let go, and was
+    /// made a member again before it heard so. It is fed again from where it is.
+    pub fn note_emptied(&mut self, node: u64) {
+        if !self.is_leader() {
+            return;
+        }
+        let next = self.raft.raft.raft_log.last_index() + 1;
+        let Some(progress) = self.raft.raft.mut_prs().get_mut(node).filter(|progress| progress.matched > 0) else {
+            return;
+        };
+        progress.matched = 0;
+        progress.become_probe();
+        progress.next_idx = next;
+        self.raft.raft.send_append(node);
     }
 
     /// A follower has lost the end of its log. What it had acknowledged no longer counts, and it must be sent again.

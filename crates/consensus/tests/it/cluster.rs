@@ -170,6 +170,12 @@ impl Cluster {
         node.entries.clear();
     }
 
+    /// The disk of a node that is down holds nothing, and never seems to have held anything.
+    pub fn blank(&mut self, id: u64) {
+        self.empty(id);
+        self.node(id).hard_state = HardState::default();
+    }
+
     /// Carries out everything a replica wants done.
     pub fn settle(&mut self, id: u64) {
         let node = self.node(id);

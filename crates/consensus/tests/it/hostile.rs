@@ -1,7 +1,7 @@
 //! Bytes and messages that no honest peer would send.
 
 use bytes::Bytes;
-use consensus::{Dropped, Fault, Malformed, Message, Options, Refused, Replica, Seed};
+use consensus::{Change, Dropped, Fault, Malformed, Message, Options, Refused, Replica, Seed};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng};
 
@@ -317,7 +317,7 @@ fn a_seed_that_contradicts_itself_does_not_start() {
     }
 }
 
-/// Where nobody votes, whoever asks for votes would win.
+/// Where nobody votes, any candidate would win.
 #[test]
 fn a_replica_that_does_not_vote_stands_for_nothing() {
     let elsewhere = Membership { voters: vec![2, 3], ..Membership::default() };
@@ -330,6 +330,77 @@ fn a_replica_that_does_not_vote_stands_for_nothing() {
         replica.campaign();
         assert!(!replica.is_leader());
         assert!(replica.take_ready().is_none_or(|ready| ready.append.is_none()), "it has voted");
+    }
+}
+
+/// Whatever replicas have promised is over, and nobody has heard anything since.
+fn pass(cluster: &mut Cluster) {
+    let ids: Vec<u64> = cluster.nodes.keys().copied().collect();
+    ids.into_iter().for_each(|id| cluster.tick(id, 100));
+    cluster.in_flight.clear();
+}
+
+/// A learner is being made a voter, and has more than the leader, which loses the end of its log. Who holds that change
+/// decides whether it votes by now.
+#[test]
+fn a_change_that_cannot_be_committed_makes_no_voter() {
+    for holds_change in [false, true] {
+        let mut cluster = Cluster::new(2, 1, 1);
+        pass(&mut cluster);
+        cluster.campaign(1);
+        cluster.stabilize(false);
+        cluster.propose(1, "one");
+        cluster.stabilize(false);
+        if !holds_change {
+            cluster.cut(1, 2);
+        }
+        cluster.cut(2, 1);
+        cluster.change(1, Change::AddVoter(3));
+        cluster.stabilize(false);
+        cluster.cut(1, 2);
+        cluster.set_syncs(1, false);
+        cluster.propose(1, "two");
+        cluster.stabilize(false);
+        cluster.crash(1, true);
+        cluster.set_syncs(1, true);
+        cluster.heal();
+        cluster.start(1, true);
+        pass(&mut cluster);
+        assert!(cluster.replica(1).last_index() < cluster.replica(3).last_index(), "the learner has more");
+
+        cluster.campaign(1);
+        cluster.stabilize(false);
+        assert_eq!(cluster.replica(1).is_leader(), !holds_change);
+        if holds_change {
+            assert_eq!(cluster.replica(1).missing_voters(), [3]);
+        }
+    }
+}
+
+/// A member was let go, and was made one again before it heard so: then it gives up what the leader knows of it.
+#[test]
+fn a_member_that_has_emptied_itself_is_fed_again() {
+    for says_so in [false, true] {
+        let mut cluster = Cluster::new(3, 0, 1);
+        pass(&mut cluster);
+        cluster.campaign(1);
+        cluster.stabilize(false);
+        cluster.propose(1, "one");
+        cluster.stabilize(false);
+        let last = cluster.replica(1).last_index();
+        cluster.offer(1, last);
+        cluster.crash(3, true);
+        cluster.blank(3);
+        cluster.start(3, false);
+        if says_so {
+            cluster.replica(1).note_emptied(3);
+        }
+        for _ in 0..100 {
+            (1..=3).for_each(|id| cluster.tick(id, 1));
+            cluster.stabilize(false);
+            cluster.transfer();
+        }
+        assert_eq!(cluster.replica(3).last_index(), if says_so { last } else { 0 });
     }
 }
 

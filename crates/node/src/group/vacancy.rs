@@ -182,6 +182,7 @@ impl Group {
     pub(crate) fn told_vacant(&mut self, node: NodeId, now: Now) {
         if self.is_serving {
             self.leader.vacant.insert(node.0, now.instant);
+            self.replica.note_emptied(node.0);
         }
     }
 
