@@ -374,7 +374,7 @@ impl Core {
                 slowlog: Slowlog::default(),
                 process,
                 own,
-                whereabouts: Whereabouts { is_guess: is_own_host_unknown, machine_addresses },
+                whereabouts: Whereabouts { is_guess: is_own_host_unknown, was_found_early: false, machine_addresses },
                 roster: Arc::default(),
                 bulletins: Bulletins::default(),
                 neighbours: Arc::default(),
@@ -630,8 +630,8 @@ impl Core {
             }
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
             Event::Expelled => self.be_expelled(actions),
-            Event::FoundAt { host } => {
-                if let Some(line) = self.context.found_at(&host) {
+            Event::FoundAt { host, machine_addresses } => {
+                if let Some(line) = self.context.found_at(&host, &machine_addresses) {
                     self.announce_at = now.instant;
                     if self.context.core == CoreId(0) {
                         actions.push(Action::Log { level: Level::Notice, line });

@@ -327,7 +327,8 @@ pub enum Event<'a> {
         /// One line.
         text: String,
     },
-    /// This node is linked to another one by way of this host. Said to all cores, if [`CoreOptions::is_own_host_unknown`].
+    /// This node is linked to another one by way of this host. Said to all cores, if
+    /// [`CoreOptions::is_own_host_unknown`].
     FoundAt {
         /// An address; one of IPv6 in brackets.
         host: String,

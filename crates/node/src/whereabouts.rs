@@ -1,5 +1,5 @@
-//! At which host this node is found, where nobody has configured that: by an address of this machine, or by a guess that
-//! others know better.
+//! At which host this node is found, where nobody has configured that: by an address of this machine, or by a guess
+//! that others know better.
 //!
 //! The roster knows it from before, but a member may have lied to the cluster about it. So it is believed only where it
 //! names an address of this machine. Otherwise the node does not contradict it, since its guess is worse, until a link

@@ -2,8 +2,8 @@
 //!
 //! The process that makes it holds a lock of the file system on the directory, which goes with the process. So what
 //! a killed process has left can be told from what is being made at this moment, and the next attempt clears it
-//! away. Versions before this one took no lock: a mark in the directory says that its maker did. Where there is no mark,
-//! somebody is at work as long as something changes there.
+//! away. Versions before this one took no lock: a mark in the directory says that its maker did. Where there is no
+//! mark, somebody is at work as long as something changes there.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
