@@ -1475,9 +1475,14 @@ impl Replica {
             return;
         }
         let next = self.raft.raft.raft_log.last_index() + 1;
-        let Some(progress) = self.raft.raft.mut_prs().get_mut(node).filter(|progress| progress.matched > 0) else {
-            return;
-        };
+        if self.raft.raft.prs().get(node).is_some_and(|progress| progress.matched > 0) {
+            self.probe_anew(node, next);
+        }
+    }
+
+    /// What a member had acknowledged counts no more: it is asked what it holds, from this entry on.
+    fn probe_anew(&mut self, node: u64, next: u64) {
+        let Some(progress) = self.raft.raft.mut_prs().get_mut(node) else { return };
         progress.matched = 0;
         progress.become_probe();
         progress.next_idx = next;
@@ -1494,12 +1499,9 @@ impl Replica {
         // Once a life: a duplicate on its way for long would set the follower back.
         let first = self.readmitted.insert(from, incarnation) != Some(incarnation);
         let next = last.min(self.raft.raft.raft_log.last_index()) + 1;
-        let Some(progress) = self.raft.raft.mut_prs().get_mut(from) else { return };
+        let Some(progress) = self.raft.raft.prs().get(from) else { return };
         if first && progress.matched > last {
-            progress.matched = 0;
-            progress.become_probe();
-            progress.next_idx = next;
-            self.raft.raft.send_append(from);
+            self.probe_anew(from, next);
         }
         let mut welcome = Message::own(MessageKind::Welcome, self.options.node, from, self.options.incarnation, term);
         welcome.inner.commit = commit;

@@ -286,14 +286,14 @@ impl Outlet<'_> {
     /// Asks another participant of a transaction that was committed whether it has ended it, too. What gets lost is
     /// asked again.
     pub fn ask_whether_ended(&mut self, transaction: TransactionId, from: GroupId, group: GroupId) {
-        if self.context.routes.len() > group.0 as usize {
-            self.ask_participant(transaction, from, group, InquiryKind::Ended);
-        }
+        self.ask_participant(transaction, from, group, InquiryKind::Ended);
     }
 
     fn ask_participant(&mut self, transaction: TransactionId, from: GroupId, group: GroupId, question: InquiryKind) {
         let own = self.context.node;
-        match self.context.routes[group.0 as usize].leader {
+        // A group that has come into being may be known to this group's log before the roster tells of it here.
+        let Some(route) = self.context.routes.get(group.0 as usize) else { return };
+        match route.leader {
             Some(leader) if leader != own => {
                 let bytes = wire::encode_inquiry(transaction, from, group, question);
                 self.send(leader, group, Lane::Log, bytes);

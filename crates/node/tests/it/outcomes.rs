@@ -42,9 +42,13 @@ fn log(level: Level) -> Vec<Entry> {
 }
 
 fn prepare(entries: &mut Vec<Entry>, level: Level, transaction: TransactionId, keys: &[&str]) {
+    prepare_with(entries, level, transaction, &[0, 1], keys);
+}
+
+fn prepare_with(entries: &mut Vec<Entry>, level: Level, transaction: TransactionId, groups: &[u32], keys: &[&str]) {
     let gone = |key: &&str| Effect::Key { database: 0, key: key.as_bytes().to_vec(), exported: None };
     let effects: Vec<_> = keys.iter().map(gone).collect();
-    entry(entries, level, |builder| builder.prepare(transaction, &[0, 1], &effects));
+    entry(entries, level, |builder| builder.prepare(transaction, groups, &effects));
 }
 
 fn resolve(entries: &mut Vec<Entry>, level: Level, transaction: TransactionId) {
@@ -102,4 +106,19 @@ fn a_participant_that_was_cut_off_for_a_month_learns_that_its_transaction_was_co
     assert_eq!(host.run(client, "EXISTS foo"), ":0", "what it had prepared is done");
     pass_a_minute(&mut host);
     assert_eq!([0, 1].map(|group| host.outcome_count(GroupId(group))), [0, 0]);
+}
+
+/// The log of a group can be further than what this node knows of the cluster.
+#[test]
+fn a_participant_that_is_not_known_here_yet_is_asked_later() {
+    let level = Level(2);
+    let mut host = unloaded();
+    let mut open = log(level);
+    prepare_with(&mut open, level, transaction(1), &[0, 7], &[]);
+    host.load_log(0, 1, open);
+    host.load_log(1, 1, log(level));
+    host.settle();
+    pass_a_minute(&mut host);
+    let client = host.connect(0);
+    assert_eq!(host.run(client, "PING"), "+PONG");
 }
