@@ -676,7 +676,7 @@ impl Replica {
             }
             MessageKind::HandOver if self.is_vacant() => return Ok(()),
             // Who asks for this vote has not heard that the voter was let go, and forgot what it had acknowledged.
-            MessageKind::Vote | MessageKind::PreVote if self.is_vacant() && !self.votes_vacant => return Ok(()),
+            MessageKind::Vote | MessageKind::PreVote if !self.may_vote() => return Ok(()),
             MessageKind::Vote | MessageKind::PreVote if self.promise.holds() && !is_handed_over => return Ok(()),
             MessageKind::Append if !of_the_past && self.is_overtaken_by(&message) => return Err(Refused::Overtaken),
             MessageKind::Heartbeat if message.inner.commit > last && !of_the_past => {
@@ -1298,6 +1298,11 @@ impl Replica {
     /// the group. So it has acknowledged nothing that it could have forgotten, and votes as anyone with an empty log.
     pub fn let_vote_vacant(&mut self, may_vote: bool) {
         self.votes_vacant = may_vote;
+    }
+
+    /// True if this replica answers those who ask for its vote.
+    pub fn may_vote(&self) -> bool {
+        !self.is_vacant() || self.votes_vacant
     }
 
     /// A vacant replica has been let go: what it has said as a member is not to be taken for what it says as one again.

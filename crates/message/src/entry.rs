@@ -452,12 +452,20 @@ pub struct Builder {
     payload: Vec<u8>,
     source: Option<Claimed>,
     durability: Durability,
+    /// It says who is to hold what.
+    must_be_kept: bool,
     level: Level,
 }
 
 impl Default for Builder {
     fn default() -> Self {
-        Self { payload: vec![0; HEADER_BYTES], source: None, durability: Durability::Server, level: Level::FIRST }
+        Self {
+            payload: vec![0; HEADER_BYTES],
+            source: None,
+            durability: Durability::Server,
+            must_be_kept: false,
+            level: Level::FIRST,
+        }
     }
 }
 
@@ -502,9 +510,16 @@ impl Builder {
         leb128::put(&mut self.payload, claimed.number - base);
     }
 
-    /// How durable the entry is to be before it counts.
+    /// How durable the entry is to be before it counts, unless [it must be kept](Self::must_be_kept).
     pub fn set_durability(&mut self, durability: Durability) {
         self.durability = durability;
+    }
+
+    /// The entry is to be on disk before it counts, whatever is enough for clients: it says which group holds what.
+    /// Groups lose the ends of their logs apart from one another (a power cut under `appendfsync no`), and would not
+    /// agree on that any more.
+    pub fn must_be_kept(&mut self) {
+        self.must_be_kept = true;
     }
 
     /// The level at which the batch is written.
@@ -580,6 +595,7 @@ impl Builder {
 
     /// Adds changes to be remembered.
     pub fn prepare(&mut self, transaction: TransactionId, participants: &[u32], effects: &[Effect]) {
+        self.must_be_kept |= effects.iter().any(|effect| effect.slot().is_some());
         self.payload.push(PREPARE);
         transaction.put(&mut self.payload);
         put_prepared(&mut self.payload, participants, effects);
@@ -650,6 +666,7 @@ impl Builder {
 
     /// Adds who is to hold some slots.
     pub fn want(&mut self, (first, last): (Slot, Slot), group: GroupId) {
+        self.must_be_kept();
         self.payload.push(WANT);
         leb128::put(&mut self.payload, u64::from(first.0));
         leb128::put(&mut self.payload, u64::from(last.0));
@@ -658,6 +675,7 @@ impl Builder {
 
     /// Adds which nodes are to hold a group; none for all.
     pub fn place(&mut self, group: GroupId, nodes: &BTreeSet<u64>) {
+        self.must_be_kept();
         self.payload.push(PLACE);
         leb128::put(&mut self.payload, u64::from(group.0));
         put_nodes(&mut self.payload, nodes);
@@ -670,6 +688,7 @@ impl Builder {
 
     /// Adds that a group is founded by these voters.
     pub fn found(&mut self, group: GroupId, voters: &BTreeSet<u64>) {
+        self.must_be_kept();
         self.payload.push(FOUND);
         leb128::put(&mut self.payload, u64::from(group.0));
         put_nodes(&mut self.payload, voters);
@@ -677,6 +696,7 @@ impl Builder {
 
     /// Adds that a group splits off from another one, with these slots.
     pub fn divide(&mut self, group: GroupId, parent: GroupId, slots: &[(Slot, Slot)]) {
+        self.must_be_kept();
         self.begin_item(DIVIDE);
         leb128::put(&mut self.payload, u64::from(group.0));
         leb128::put(&mut self.payload, u64::from(parent.0));
@@ -685,6 +705,7 @@ impl Builder {
 
     /// Adds that this group splits off here, with these slots.
     pub fn split(&mut self, group: GroupId, slots: &[(Slot, Slot)]) {
+        self.must_be_kept();
         self.begin_item(SPLIT);
         leb128::put(&mut self.payload, u64::from(group.0));
         put_slots(&mut self.payload, slots);
@@ -708,6 +729,7 @@ impl Builder {
         assert!(self.level <= Level::MAX, "levels up to {} have room in an entry", Level::MAX);
         self.payload[0] = self.level.0
             | match self.durability {
+                _ if self.must_be_kept => ON_DISK,
                 Durability::Memory => IN_MEMORY,
                 Durability::Server => 0,
                 Durability::Disk => ON_DISK,

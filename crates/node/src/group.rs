@@ -1461,7 +1461,7 @@ impl Group {
             }
             Resolution::Commit | Resolution::Abort => {
                 self.claim(&origin, floor);
-                self.leader.builder.resolve(transaction, resolution == Resolution::Commit, low_water);
+                self.log_end(transaction, resolution == Resolution::Commit, low_water);
                 self.leader.waiters.push(Waiter::Step(origin));
                 if resolution == Resolution::Commit {
                     self.decide(transaction);
@@ -1580,8 +1580,16 @@ impl Group {
             }
         };
         inquiry.is_decided = true;
-        self.leader.builder.resolve(transaction, commit, 0);
+        self.log_end(transaction, commit, 0);
         self.leader.waiters.push(Waiter::Silent);
+    }
+
+    fn log_end(&mut self, transaction: TransactionId, commit: bool, low_water: u64) {
+        let moves_slots = |prepared: &state::Prepared| prepared.effects().iter().any(|effect| effect.slot().is_some());
+        if self.state.prepared().get(&transaction).is_some_and(moves_slots) {
+            self.leader.builder.must_be_kept();
+        }
+        self.leader.builder.resolve(transaction, commit, low_water);
     }
 
     /// A new leader has no gateway for what it finds prepared. It locks the keys again and asks the others.

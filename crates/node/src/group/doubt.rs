@@ -98,9 +98,9 @@ impl Group {
         outlet.actions.push(Action::Log { level: Level::Warning, line });
     }
 
-    /// An operator says that what this replica has is to be taken for whole. False if it is no question.
+    /// An operator says that what this replica has is to be taken for whole, be it nothing. False if it is no question.
     pub(crate) fn trust(&mut self) -> bool {
-        let is_question = self.is_in_doubt();
+        let is_question = self.replica.is_recovering() && self.replica.may_vote() && self.replica.leader().is_none();
         if is_question {
             self.replica.trust();
         }
