@@ -985,6 +985,11 @@ impl Universe {
         self.probes.reach("a log rotted at its end");
         self.machines[machine].has_rotted = true;
         self.machines[machine].disk.rot(&file, offset, bit);
+        // It may lack its end, or never start again, however long ago that was written. Where others lose what is not on
+        // their disks yet, this was perhaps the one that had it.
+        if let Some(window) = self.window_max(machine).filter(|_| self.quorum_min() > 1) {
+            self.note_loss(machine, 0, window);
+        }
     }
 
     /// Works out what a stop may cost where acknowledgements do not wait for the disk. What was acknowledged is in the
@@ -993,19 +998,31 @@ impl Universe {
         if self.machines[machine].process.is_some() {
             self.machines[machine].ended = Some(self.now);
         }
+        // What is acknowledged is with the system, which a process that dies takes nothing from.
+        if let Some(window) = self.window_max(machine).filter(|_| power)
+            && let Some(stopped) = self.machines[machine].ended
+        {
+            self.note_loss(machine, stopped.saturating_sub(window), window);
+        }
+    }
+
+    /// For how long what is acknowledged may not be on the disk of a machine; `None` if it always is.
+    fn window_max(&self, machine: usize) -> Option<u64> {
         let window = match self.plan.durability {
-            // What is acknowledged is with the system, which a process that dies takes nothing from.
-            _ if !power => return,
-            Durability::Always => return,
+            Durability::Always => return None,
             Durability::EverySecond => SECOND,
             Durability::No => WRITE_BACK_INTERVAL,
         };
         // Slow syncs, and pauses of the whole process, come on top.
-        let slow = 2 * SECOND + self.machines[machine].paused_until.saturating_sub(self.now);
+        Some(window + 2 * SECOND + self.machines[machine].paused_until.saturating_sub(self.now))
+    }
+
+    /// A machine has stopped, and may have lost what it had acknowledged since then.
+    fn note_loss(&mut self, machine: usize, since: u64, window: u64) {
         let Some(stopped) = self.machines[machine].ended else { return };
-        self.machines[machine].stopped = Some((stopped, stopped.saturating_sub(window + slow)));
+        self.machines[machine].stopped = Some((stopped, since));
         let quorum = self.quorum_min();
-        let near = |when: u64| self.now.saturating_sub(when) <= window + slow + COMMIT_DELAY_MAX;
+        let near = |when: u64| self.now.saturating_sub(when) <= window + COMMIT_DELAY_MAX;
         let stops = self.machines.iter().filter_map(|other| other.stopped).filter(|(when, _)| near(*when));
         let mut windows: Vec<u64> = stops.map(|(_, window)| window).collect();
         windows.sort_unstable();
