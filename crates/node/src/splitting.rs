@@ -165,10 +165,20 @@ impl Core {
     pub(crate) fn with_beginning(&mut self, mut seed: GroupSeed, actions: &mut Vec<Action>) -> Option<GroupSeed> {
         self.splitting.is_in_doubt |= seed.is_recovering;
         let Some(born) = seed.born() else { return Some(seed) };
-        match self.splitting.early.remove(&seed.group).filter(|new| new.split.born == born) {
-            Some(new) => {
+        match self.splitting.early.remove(&seed.group) {
+            Some(new) if new.split.born == born => {
                 seed.beginning = Some(Box::new(new.split));
                 Some(seed)
+            }
+            // The split that it began with was lost by all others, and came again.
+            Some(new) => {
+                let line = format!(
+                    "group {}: it began at entry {} of group {}, which has been lost: it splits off at entry {} now. \
+                     Remove this node from the cluster, and let it join again with an empty directory",
+                    seed.group.0, born.index, born.parent.0, new.split.born.index
+                );
+                actions.push(Action::Fatal { line });
+                None
             }
             None => {
                 let group = seed.group;

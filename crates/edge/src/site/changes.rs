@@ -260,12 +260,8 @@ impl Desk<'_> {
         Ok(Reader { trail, ahead: None, merger: None, events: VecDeque::new(), end: None, cursor })
     }
 
-    /// The moment behind which changes are kept here, and the one up to which they are known.
     fn bounds(&self) -> Result<(UnixMillis, UnixMillis), String> {
-        let kept = lock(&self.host.site.kept);
-        let first = kept.segments.first().map(|segment| first_moment(&segment.places));
-        let first = first.ok_or_else(|| "TRYAGAIN The backlog of this node is being opened".to_owned())?;
-        Ok((first, kept.closed.max(first)))
+        self.host.site.bounds().ok_or_else(|| "TRYAGAIN The backlog of this node is being opened".to_owned())
     }
 
     fn refusal(&self, stopped: Stopped, cursor: &Cursor) -> String {
@@ -624,6 +620,25 @@ mod tests {
         assert_eq!(bounded.1, 3_003);
         assert!(bounded.0 == unbounded.0, "the same is told");
         assert!(bounded.2 < 600_000 && unbounded.2 > 2_000_000, "{} and {} bytes", bounded.2, unbounded.2);
+        assert_eq!(site.bounds(), Some((UnixMillis(0), UnixMillis(9_999))));
+        std::fs::remove_dir_all(&folder).expect("it is there");
+    }
+
+    /// A backlog that was lost seems to hold everything, as a new one does, until groups tell where they go on.
+    #[test]
+    fn a_backlog_has_no_bounds_before_all_groups_have_told() {
+        let folder = std::env::temp_dir().join(format!("holdfast-bounds-{}", std::process::id()));
+        let (mut backlog, _) = Backlog::open(&folder, (7, 2), 1 << 30).expect("a disk");
+        let (site, _heard) = prepare(&Settings::default(), 7);
+        assert_eq!(site.bounds(), None);
+        publish(&site, &backlog, true);
+        assert_eq!(site.bounds(), None);
+        assert!(!backlog.append(tape(1, 40, 41, 500, vec![step(41, 500, "later")])).expect("a disk"), "a gap");
+        publish(&site, &backlog, true);
+        assert_eq!(site.bounds(), None, "one of them has not told");
+        assert!(!backlog.append(tape(0, 7, 8, 600, Vec::new())).expect("a disk"), "a gap");
+        publish(&site, &backlog, true);
+        assert_eq!(site.bounds(), Some((UnixMillis(600), UnixMillis(600))));
         std::fs::remove_dir_all(&folder).expect("it is there");
     }
 }

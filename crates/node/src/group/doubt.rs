@@ -5,6 +5,7 @@
 
 use consensus::Change;
 use journal::{Identity, Recovered, RecoveredGroup};
+use stdx::Instant;
 use stdx::log::{EntryKind, Membership};
 
 use super::Group;
@@ -62,7 +63,14 @@ impl Group {
     /// True if this replica may lack the end of its log, and nobody leads who could tell it the rest. One that holds
     /// nothing is no help to anybody, and is given a checkpoint.
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.replica.is_recovering() && !self.is_vacant() && self.replica.leader().is_none()
+        self.replica.is_recovering() && !self.is_vacant() && !self.is_led()
+    }
+
+    /// True if somebody leads, as far as this replica has heard lately. One that does not know yet that it votes asks
+    /// nobody for a vote, and believes for good in the leader that it had last.
+    fn is_led(&self) -> bool {
+        let is_recent = |(_, heard): (u64, Instant)| self.last_tick.since(heard) < limits::MEMBER_SILENCE_MAX;
+        self.replica.is_leader() || (self.replica.leader().is_some() && self.led_before.is_some_and(is_recent))
     }
 
     /// Tells what is waited for.
