@@ -1641,7 +1641,10 @@ impl Group {
         }
         if self.is_serving {
             self.leader.heard.insert(message.from(), self.last_tick);
-        } else if self.replica.leader() == Some(message.from()) {
+        } else if self.replica.leader() == Some(message.from())
+            // One that asks for votes leads no more.
+            && !matches!(message.kind(), MessageKind::PreVote | MessageKind::Vote)
+        {
             self.led_before = Some((message.from(), self.last_tick));
             self.is_asked_to_lead = message.kind() == MessageKind::HandOver;
         }

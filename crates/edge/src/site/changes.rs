@@ -17,7 +17,7 @@ use super::cursor::Cursor;
 use super::filter::Filter;
 use super::merge::{Event, Merger, Unprepared};
 use super::reading::Lacking;
-use super::trail::{Beginning, Next, Stop, Trail, first_moment};
+use super::trail::{Beginning, Next, Stop, Trail};
 use super::{Kept, Site, lock};
 use crate::host::Host;
 use crate::limits::{

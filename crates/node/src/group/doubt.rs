@@ -108,7 +108,7 @@ impl Group {
 
     /// An operator says that what this replica has is to be taken for whole, be it nothing. False if it is no question.
     pub(crate) fn trust(&mut self) -> bool {
-        let is_question = self.replica.is_recovering() && self.replica.may_vote() && self.replica.leader().is_none();
+        let is_question = self.replica.is_recovering() && self.replica.may_vote() && !self.is_led();
         if is_question {
             self.replica.trust();
         }

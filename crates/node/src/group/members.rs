@@ -120,6 +120,11 @@ impl Group {
             .min_by_key(|(_, _, its)| *its)
     }
 
+    /// True while members change, or while a vote of the metadata group changes hands.
+    pub(super) fn changes_votes(&self, replicas: usize) -> bool {
+        self.replica.is_changing() || (self.id.0 == 0 && self.membership().voters.len() > replicas)
+    }
+
     /// A vote of the metadata group that is to change hands: see [`balance::vote_change`].
     fn change_of_votes(
         &self,

@@ -382,6 +382,11 @@ impl Group {
             Some((_, slots)) if slots.iter().any(|slot| self.leader.locks.is_slot_held(*slot)) => {
                 return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY;
             }
+            // The new group would begin with a voter that is about to be none, and nobody would let it go: where a
+            // group lives that nobody has placed is not changed.
+            Some(_) if self.changes_votes(outlet.context.settings.replica_count) => {
+                return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY;
+            }
             next => next,
         };
         let splits = splitting.is_some();
@@ -463,6 +468,7 @@ impl Group {
     }
 
     fn go_on_moving(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let changes_votes = self.changes_votes(outlet.context.settings.replica_count);
         let Some(moving) = &mut self.leader.mover.present else { return };
         let (id, lasted) = (moving.id, now.instant.since(moving.since));
         match &mut moving.stage {
@@ -475,7 +481,7 @@ impl Group {
                 let is_here = moving.slots.iter().all(|slot| slots.group_of_slot(*slot) == self.id);
                 let is_early = self.defect == Some(Defect::EarlyCopy);
                 let is_free = is_held && is_applied && self.leader.locks.are_slots_free(id);
-                if is_here && is_free && moving.splits {
+                if is_here && is_free && moving.splits && !changes_votes {
                     self.propose_split(now);
                 } else if is_here && !moving.splits && (is_early || is_free) {
                     self.prepare_move(outlet);
