@@ -394,6 +394,8 @@ impl Archiver {
         if work.writer.is_none() {
             let writer = GroupWriter::open(archive, group, self.mark, LEVEL).map_err(told)?;
             work.look(&archive.list(group).map_err(told)?);
+            // It may have split off from another one, of which the archive need not keep for ever what it began with.
+            work.lacks_base |= work.base_index.is_none() && group >= surroundings.identity.group_count;
             work.writer = Some(writer);
         }
         let limit = work.limit;
@@ -522,6 +524,13 @@ impl Archiver {
         let day_ms = 24 * 60 * 60 * 1_000;
         let horizon = (days > 0).then(|| crate::clock::unix_millis().0 - (days * day_ms).cast_signed());
         let group_count = u64::from(self.surroundings.identity.group_count).max(self.groups.len() as u64);
+        // A group that has split off and has no base yet begins with what a base of another one has of its slots.
+        for group in self.surroundings.identity.group_count..group_count as u32 {
+            let listing = archive.list(group).map_err(|fault| fault.to_string())?;
+            if listing.bases.is_empty() && !listing.logs.is_empty() {
+                return Ok(());
+            }
+        }
         // What changes has as much room as a group.
         let share = bytes / (group_count + u64::from(self.surroundings.host.site.keeps_changes()));
         for (group, work) in &self.groups {

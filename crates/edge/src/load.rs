@@ -3,7 +3,7 @@
 //!
 //! Clients are connected meanwhile: a group that has not been loaded answers so, one that has been loaded serves.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -71,6 +71,14 @@ struct Progress {
     bytes_done: AtomicU64,
 }
 
+/// A group of the data directory.
+struct Found {
+    group: u32,
+    recovered: RecoveredGroup,
+    /// Groups that rest on its log.
+    unkept: BTreeSet<GroupId>,
+}
+
 impl Load {
     fn run(&self) -> Result<(), Fault> {
         let progress = Progress::default();
@@ -123,14 +131,14 @@ impl Load {
         if recovered.groups.get(&0).is_some_and(|group| group.checkpoint.is_some()) {
             contacts::forget(&self.directory);
         }
-        commit_splits(&mut recovered.groups);
+        let mut unkept = commit_splits(&mut recovered.groups);
         let count = group_count(&recovered);
         for desk in &self.host.desks {
-            desk.mailbox.post(Mail::Event(Event::Groups(count)));
+            desk.mailbox.post(Mail::Event(Event::Groups { count, is_recovering }));
         }
         let mut groups = recovered.groups;
         let entry_count: usize = groups.values().map(|group| group.entries.len()).sum();
-        let mut found: VecDeque<(u32, RecoveredGroup)> = VecDeque::new();
+        let mut found: VecDeque<Found> = VecDeque::new();
         for group in 0..count {
             let recovered = groups.remove(&group).unwrap_or_default();
             if let Some(mark) = &recovered.checkpoint {
@@ -139,7 +147,7 @@ impl Load {
                 let bytes = fs::metadata(path).map_or(0, |metadata| metadata.len());
                 progress.bytes_total.fetch_add(bytes, Ordering::Relaxed);
             }
-            found.push_back((group, recovered));
+            found.push_back(Found { group, recovered, unkept: unkept.remove(&group).unwrap_or_default() });
         }
         let worker_count = self.host.desks.len().min(found.len());
         let queue = Mutex::new(found);
@@ -214,16 +222,16 @@ impl Load {
 
     fn load_groups(
         &self,
-        queue: &Mutex<VecDeque<(u32, RecoveredGroup)>>,
+        queue: &Mutex<VecDeque<Found>>,
         storage: &Storage,
         is_recovering: bool,
         progress: &Progress,
     ) -> Result<(), Fault> {
         loop {
             let next = queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            let Some((group, recovered)) = next else { return Ok(()) };
+            let Some(Found { group, recovered, unkept }) = next else { return Ok(()) };
             let mut seed = self.load_group(group, recovered, storage, progress)?;
-            seed.is_recovering = is_recovering;
+            (seed.is_recovering, seed.unkept) = (is_recovering, unkept);
             self.host.desks[self.host.core_of(group)].mailbox.post(Mail::Event(Event::Loaded(Box::new(seed))));
         }
     }

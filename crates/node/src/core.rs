@@ -610,7 +610,8 @@ impl Core {
             }
             Event::Peer { from, bytes } => self.peer(from, bytes, actions),
             Event::Letter { from, letter } => self.read_letter(from, letter, actions),
-            Event::Groups(count) => {
+            Event::Groups { count, is_recovering } => {
+                self.splitting.is_in_doubt = is_recovering;
                 self.make_room_for(count);
                 self.founding.looked_at = self.founding.looked_at.max(count);
                 self.splitting.host_count = self.splitting.host_count.max(count);
@@ -2106,7 +2107,8 @@ impl Core {
         // Readers of what groups do must know of a group that has split off before anything behind that is told. Before
         // it has begun here it has nothing to tell, and would seem to begin with a gap.
         let roster = Arc::clone(&self.context.roster);
-        for group in self.groups.iter_mut().flatten().filter(|group| !group.has_unborn()) {
+        // It has the higher number.
+        for group in self.groups.iter_mut().rev().flatten().filter(|group| !group.has_unborn()) {
             let is_awaited = roster.parent(group.id()).is_some() && group.was_never_anything();
             if let Some(tape) = group.state.take_tape().filter(|_| !is_awaited) {
                 let tape = Tape { born: group.take_untold(), ..tape };
@@ -2328,7 +2330,10 @@ impl Core {
         let policy = self.context.settings.maxmemory_policy;
         // What is evicted is logged, for which there must be room.
         let has_room = self.context.room == Room::Enough;
-        if limit == 0 || policy == Policy::NoEviction || self.context.settings.import_mode || !has_room {
+        // Before all is loaded some keys may be counted twice: those of a group that has split off, where the split has
+        // yet to be applied again.
+        let may_evict = policy != Policy::NoEviction && self.unloaded.is_empty() && has_room;
+        if limit == 0 || self.context.settings.import_mode || !may_evict {
             return;
         }
         let mut used = self.used_memory_bytes();

@@ -3,7 +3,7 @@
 //! Both enums are closed on purpose. The real host (`edge`) and the false one (`simulation`) drive the same cores
 //! through them, and nothing else passes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
@@ -277,8 +277,13 @@ pub enum Event<'a> {
     },
     /// A group of this core has been loaded from disk: until then its keys answer LOADING.
     Loaded(Box<GroupSeed>),
-    /// The host brings so many groups, as many as its data directory knows of. It comes before any of them.
-    Groups(u32),
+    /// What the host's data directory knows of. It comes before any group.
+    Groups {
+        /// The host brings so many groups.
+        count: u32,
+        /// Replicas of this node may have lost the end of what they had acknowledged.
+        is_recovering: bool,
+    },
     /// An [`Action::Append`] is as safe as it asked to be. Tickets of one group complete in order.
     Persisted {
         /// Whose log.
@@ -686,6 +691,8 @@ pub struct GroupSeed {
     pub state: Vec<u8>,
     /// What the group begins with, if it has split off from another one and has no checkpoint of its own yet.
     pub beginning: Option<Box<SplitOff>>,
+    /// Groups that begin with what the log of this one makes of their slots: they have no checkpoint of their own here.
+    pub unkept: BTreeSet<GroupId>,
     /// The replica has never been anything before.
     pub is_new: bool,
     /// The group has been given up here, and not been given a checkpoint since.
@@ -706,6 +713,7 @@ impl GroupSeed {
             is_recovering: false,
             state: Vec::new(),
             beginning: None,
+            unkept: BTreeSet::new(),
             is_new: false,
             was_given_up: false,
         }

@@ -384,6 +384,7 @@ impl Group {
             is_recovering,
             state: saved,
             beginning,
+            unkept,
             is_new,
             was_given_up,
         } = seed;
@@ -487,7 +488,7 @@ impl Group {
             awaited: BTreeSet::new(),
             nearby: nearby::Nearby::new(prng.draw() >> 8),
             vacancy: vacancy::Vacancy::default(),
-            splits: split::Splits::new(born, was_given_up),
+            splits: split::Splits::new(born, unkept, was_given_up),
             lost_commit,
             checkpointing: Checkpointing::default(),
             backups: Backups::default(),

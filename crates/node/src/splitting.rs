@@ -64,7 +64,7 @@ pub(crate) struct Splitting {
     /// Groups with whose beginning nobody comes here: the other one's replica was given a checkpoint behind the split.
     passed: BTreeSet<GroupId>,
     /// This node may have lost what it had acknowledged before it was started.
-    is_in_doubt: bool,
+    pub(crate) is_in_doubt: bool,
 }
 
 impl Splitting {
@@ -75,16 +75,21 @@ impl Splitting {
 }
 
 /// Where each of these groups has split off counts as committed in the log of the other one: its own first entry was
-/// written when that was so.
-pub fn commit_splits(groups: &mut BTreeMap<u32, RecoveredGroup>) {
-    let born: Vec<Born> = groups.values().filter_map(born_of).collect();
-    for Born { parent, index } in born {
-        if let Some(parent) = groups.get_mut(&parent.0)
-            && parent.entries.last().is_some_and(|last| last.index >= index)
+/// written when that was so. Answers by the other one which groups rest on its log: see [`GroupSeed::unkept`].
+pub fn commit_splits(groups: &mut BTreeMap<u32, RecoveredGroup>) -> BTreeMap<u32, BTreeSet<GroupId>> {
+    let born: Vec<(u32, Born)> = groups.iter().filter_map(|(group, found)| Some((*group, born_of(found)?))).collect();
+    let mut unkept: BTreeMap<u32, BTreeSet<GroupId>> = BTreeMap::new();
+    for (group, Born { parent, index }) in born {
+        if let Some(found) = groups.get_mut(&parent.0)
+            && found.entries.last().is_some_and(|last| last.index >= index)
         {
-            parent.hard_state.commit = parent.hard_state.commit.max(index);
+            found.hard_state.commit = found.hard_state.commit.max(index);
+            if found.checkpoint.as_ref().is_none_or(|mark| mark.index < index) {
+                unkept.entry(parent.0).or_default().insert(GroupId(group));
+            }
         }
     }
+    unkept
 }
 
 /// Where a group has split off that has no checkpoint of its own yet.
@@ -163,7 +168,6 @@ impl Core {
 
     /// Gives a group that was found on the disk what it begins with, if it needs that. None if that has yet to come.
     pub(crate) fn with_beginning(&mut self, mut seed: GroupSeed, actions: &mut Vec<Action>) -> Option<GroupSeed> {
-        self.splitting.is_in_doubt |= seed.is_recovering;
         let Some(born) = seed.born() else { return Some(seed) };
         match self.splitting.early.remove(&seed.group) {
             Some(new) if new.split.born == born => {

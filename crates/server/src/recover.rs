@@ -297,11 +297,14 @@ impl Found {
         seed.entries = of_log.entries;
         // The node may have ended between the split and the first record of the group.
         let is_empty = of_log.checkpoint.is_none() && seed.entries.is_empty();
-        if let Some(born) = seed.born().or(split_from.filter(|_| is_empty)) {
+        if let Some(born) = seed.born() {
             let split = beginnings.take(GroupId(group), born).with_context(|| {
                 format!("group {group} split off from group {}, whose log does not reach back to that", born.parent.0)
             })?;
             seed.beginning = Some(Box::new(split));
+        } else if let Some(born) = split_from.filter(|_| is_empty) {
+            // Or the node was given a checkpoint behind the split, and nothing of the group yet: the report says so.
+            seed.beginning = beginnings.take(GroupId(group), born).map(Box::new);
         }
         let (mut state, entries) = seed.into_state(identity.group_count);
         for (done, entry) in entries.iter().enumerate() {

@@ -106,7 +106,7 @@ impl Universe {
                 ))
                 .collect::<Vec<_>>()
         );
-        commit_splits(&mut recovered.groups);
+        let mut unkept = commit_splits(&mut recovered.groups);
         if !recovered.is_new {
             self.probes.reach("a log was recovered");
         }
@@ -119,6 +119,7 @@ impl Universe {
         let is_in_question = recovered.tail_in_question.is_some() && self.plan.canary != Some(Canary::ForgottenTail);
         let may_lack_its_tail =
             is_in_question || (!recovered.was_stopped_cleanly && self.plan.durability != Durability::Always);
+        let is_recovering = may_lack_its_tail && self.machines.len() > 1;
         let mut seeds = Vec::new();
         let known_count = match self.plan.canary {
             Some(Canary::FoundedTwice) => recovered.identity.group_count,
@@ -129,8 +130,8 @@ impl Universe {
         }
         for group in 0..known_count {
             let found = recovered.groups.get(&group).cloned().unwrap_or_default();
-            match self.load(machine, group, found, may_lack_its_tail, &settings, &recovered.identity) {
-                Ok(seed) => seeds.push(seed),
+            match self.load(machine, group, found, is_recovering, &settings, &recovered.identity) {
+                Ok(seed) => seeds.push(GroupSeed { unkept: unkept.remove(&group).unwrap_or_default(), ..seed }),
                 Err(reason) => {
                     let reason = format!("node {}: group {group} cannot be loaded: {reason}", machine + 1);
                     self.fail(Invariant::Recovers, reason);
@@ -176,7 +177,7 @@ impl Universe {
                     stopwatch: || Instant::ZERO,
                 };
                 let mut core = Core::new(options);
-                core.step(now, Event::Groups(known_count), &mut Vec::new());
+                core.step(now, Event::Groups { count: known_count, is_recovering }, &mut Vec::new());
                 CoreHost::new(core)
             })
             .collect();
@@ -222,7 +223,7 @@ impl Universe {
         machine: usize,
         group: u32,
         found: RecoveredGroup,
-        may_lack_its_tail: bool,
+        is_recovering: bool,
         settings: &Settings,
         identity: &Identity,
     ) -> Result<GroupSeed, String> {
@@ -236,7 +237,7 @@ impl Universe {
                 seed.entries[0].data.clear();
             }
         }
-        seed.is_recovering = may_lack_its_tail && self.machines.len() > 1;
+        seed.is_recovering = is_recovering;
         Ok(seed)
     }
 

@@ -49,9 +49,10 @@ pub(super) struct Splits {
 }
 
 impl Splits {
-    /// Of a group that has split off from this one, if it has and has no checkpoint of its own yet.
-    pub(super) fn new(born: Option<Born>, was_given_up: bool) -> Self {
-        Self { parent: born.map(|born| born.parent), untold: born, was_given_up, ..Self::default() }
+    /// Of a group that has split off there, if it has and has no checkpoint of its own yet, and from which these have,
+    /// which have none.
+    pub(super) fn new(born: Option<Born>, unkept: BTreeSet<GroupId>, was_given_up: bool) -> Self {
+        Self { unkept, parent: born.map(|born| born.parent), untold: born, was_given_up, ..Self::default() }
     }
 
     /// The group has been given up here.
@@ -88,6 +89,10 @@ impl Group {
             self.stop_checkpoint(outlet.actions);
             self.want_checkpoint();
         }
+        // One that a leader is giving would pass over what the new group begins with.
+        if !self.is_installing() {
+            self.stop_taking(outlet.actions);
+        }
         self.note_moved(split.moved.clone());
         self.splits.unkept.insert(group);
         self.splits.unborn.insert(group);
@@ -106,7 +111,10 @@ impl Group {
 
     /// A group that had split off does not need this one's log any more.
     pub(crate) fn beginning_kept(&mut self, group: GroupId) {
-        self.splits.unkept.remove(&group);
+        // One of its own spares the next start the keys that have gone, which are in the older one as well.
+        if self.splits.unkept.remove(&group) && self.splits.unkept.is_empty() {
+            self.want_checkpoint();
+        }
         self.splits.unborn.remove(&group);
     }
 

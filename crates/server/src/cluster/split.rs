@@ -1,5 +1,7 @@
 //! `holdfast cluster split`: a group becomes two, without a copy of what it holds.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::Value;
@@ -38,38 +40,48 @@ fn parse_runs(text: &str) -> Result<String, String> {
 pub fn run(arguments: &SplitArguments) -> Result<()> {
     let mut connection = arguments.door.open()?;
     let group = arguments.group;
-    let slots = match &arguments.slots {
-        Some(slots) => slots.clone(),
+    let status = ask_status(&mut connection)?;
+    let groups = list(&status, "groups");
+    let known = groups.iter().find(|of| number(of, "group") == u64::from(group));
+    ensure!(known.is_some(), "no group of this cluster is '{group}'");
+    let wanted = match &arguments.slots {
+        Some(slots) => BTreeSet::from_iter(slots_of(slots)).into_iter().collect(),
         None => {
-            let status = ask_status(&mut connection)?;
-            let groups = list(&status, "groups");
-            let known = groups.iter().find(|of| number(of, "group") == u64::from(group));
-            ensure!(known.is_some(), "no group of this cluster is '{group}'");
             let held = known.map(|of| slots_of(text(of, "slots"))).unwrap_or_default();
             ensure!(held.len() > 1, "group {group} has {} slots: there is nothing to split", held.len());
-            let half = half_of(&held, &weigh(&arguments.door, &mut connection, &status)?);
-            text_of(&half)
+            half_of(&held, &weigh(&arguments.door, &mut connection, &status)?)
         }
     };
+    let slots = text_of(&wanted);
     insist(&mut connection, &["HOLDFAST", "SPLIT", &group.to_string(), &slots])?;
     if arguments.no_wait {
         say_line!("a group splits off from group {group}, with slots {slots}");
         return Ok(());
     }
-    let runs: Vec<(u16, u16)> = slots.split(',').filter_map(|run| parse_slots(run).ok()).collect();
-    let all: u64 = runs.iter().map(|(first, last)| u64::from(last - first) + 1).sum();
-    let holds_all = |of: &&Value| runs.iter().map(|run| count_of(text(of, "slots"), *run)).sum::<u64>() == all;
-    let is_done = |status: &Value| match list(status, "groups").iter().find(holds_all) {
-        Some(of) if number(of, "group") == u64::from(group) => Err(format!("group {group} is about to split")),
-        Some(of) if text(of, "leader").is_empty() => {
-            Err(format!("group {} has split off, and has no leader yet", number(of, "group")))
+    let before: BTreeSet<u64> = groups.iter().map(|of| number(of, "group")).collect();
+    let held = |of: &Value| {
+        let runs = slots.split(',').filter_map(|run| parse_slots(run).ok());
+        runs.map(|run| count_of(text(of, "slots"), run)).sum::<u64>()
+    };
+    // Some of the slots may have gone elsewhere meanwhile: by a move that was under way, say.
+    let new_of = |status: &Value| {
+        let new = list(status, "groups").iter().filter(|of| !before.contains(&number(of, "group")));
+        new.max_by_key(|of| held(of)).cloned()
+    };
+    let is_done = |status: &Value| {
+        let parent = list(status, "groups").iter().find(|of| number(of, "group") == u64::from(group));
+        match new_of(status) {
+            _ if parent.is_none_or(|parent| held(parent) > 0) => Err(format!("group {group} is about to split")),
+            None => Err("the new group is not known yet".to_owned()),
+            Some(of) if text(&of, "leader").is_empty() => {
+                Err(format!("group {} has split off, and has no leader yet", number(&of, "group")))
+            }
+            Some(_) => Ok(()),
         }
-        Some(_) => Ok(()),
-        None => Err("some of the slots are elsewhere".to_owned()),
     };
     let status = Watch::new(&arguments.door).until(is_done)?;
-    for of in list(&status, "groups").iter().filter(holds_all) {
-        say_line!("group {} has split off from group {group}, with {all} slots", number(of, "group"));
+    if let Some(of) = new_of(&status) {
+        say_line!("group {} has split off from group {group}, with {} slots", number(&of, "group"), held(&of));
     }
     Ok(())
 }

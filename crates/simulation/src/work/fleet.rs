@@ -206,7 +206,7 @@ impl Fleet {
                     stopwatch: || Instant::ZERO,
                 };
                 let mut core = Core::new(options);
-                core.step(now, Event::Groups(shape.groups), &mut Vec::new());
+                core.step(now, Event::Groups { count: shape.groups, is_recovering: false }, &mut Vec::new());
                 seats.push(Seat {
                     core,
                     inbox: Vec::new(),
