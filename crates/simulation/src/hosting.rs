@@ -460,7 +460,6 @@ impl Universe {
         let mut given_up_count = 0;
         let mut leases = 0;
         let has_lost_nothing = self.has_lost_nothing();
-        let log_memory_max = self.faults.log_memory_bytes;
         let has_moved = samples && host.core.groups().any(|group| !group.slots().is_even());
         let is_served = |group: &Group| group.id().0 >= self.group_count && group.standing() == Standing::Serving;
         let is_grown = samples && host.core.groups().any(is_served);
@@ -495,7 +494,7 @@ impl Universe {
             if group.standing() == Standing::Serving {
                 serving.push((id, group.term(), group.membership().voters.len()));
             }
-            if let Some(reason) = memory_beyond_bounds(group, log_memory_max) {
+            if let Some(reason) = memory_beyond_bounds(group) {
                 failure = Some((Invariant::MemoryBounded, format!("node {}: group {id}: {reason}", machine + 1)));
             }
             given_up_count += u64::from(samples && group.is_vacant() && group.term() > 0);
@@ -1383,12 +1382,13 @@ impl Universe {
 }
 
 /// What of a group's memory is beyond its bound when a turn is over.
-fn memory_beyond_bounds(group: &Group, log_memory_max: usize) -> Option<String> {
+fn memory_beyond_bounds(group: &Group) -> Option<String> {
     let window = group.window_bytes();
     if window > limits::WINDOW_BYTES_MAX {
         return Some(format!("{window} bytes are proposed and not applied, of at most {}", limits::WINDOW_BYTES_MAX));
     }
-    let (log, log_max) = (group.applied_log_bytes(), log_memory_max.min(limits::LOG_BYTES_MAX));
+    // One that has been loaded in this turn, when what it begins with came, has not been told its bound yet.
+    let (log, log_max) = (group.applied_log_bytes(), group.log_bytes_max().min(limits::LOG_BYTES_MAX));
     (log > log_max).then(|| format!("{log} bytes of applied log are in memory, of at most {log_max}"))
 }
 

@@ -26,6 +26,12 @@ impl Group {
         (self.log_bytes_max, self.window_bytes_max) = (log_bytes_max, window_bytes_max);
     }
 
+    /// As much of what is applied stays in memory. Only the simulator has a use for it.
+    #[doc(hidden)]
+    pub fn log_bytes_max(&self) -> usize {
+        self.log_bytes_max
+    }
+
     /// Has the host read what members lack.
     pub(super) fn read_log(&mut self, actions: &mut Vec<Action>) {
         for consensus::Fetch { first, last, terms } in self.replica.take_fetches() {
