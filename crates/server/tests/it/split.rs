@@ -138,9 +138,26 @@ fn a_slot_that_is_too_large_to_move_splits_off_and_goes_to_other_nodes() {
     }
     assert_eq!(client.show(&format!("CLUSTER KEYSLOT {key}")), "(integer) 0");
     let load = Load::begin(&cluster, &[0, 2]);
+    // One who writes to the slot sees nothing of it.
+    let ends = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let (ends, mut client) = (Arc::clone(&ends), cluster.client(2));
+        thread::spawn(move || {
+            let mut count = 0;
+            while !ends.load(Ordering::Relaxed) {
+                count += 1;
+                assert_eq!(client.show("INCR {06S}count"), format!("(integer) {count}"));
+            }
+            count
+        })
+    };
     let (is_done, told) = cluster.tool(1, &["split", "0", "--slots", "0"]);
     assert!(is_done && told.contains("group 2 has split off from group 0, with 1 slots"), "{told}");
     assert_eq!(client.show(&format!("HSET {key} more 1")), "(integer) 1");
+    ends.store(true, Ordering::Relaxed);
+    let count = writer.join().expect("nothing went wrong");
+    assert!(count > 10, "{count}");
+    assert_eq!(client.show("GET {06S}count"), format!("\"{count}\""));
     load.end();
     // A node that is killed now has the beginning of the group in the log of the other one, or a checkpoint of its own.
     cluster.kill(1);
