@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use message::entry::Born;
+use message::entry::{self, Born, Durability};
 use state::{Beginnings, FIRST, SplitOff};
 use stdx::slot::SLOT_COUNT;
 
@@ -212,4 +212,36 @@ fn answers_to_requests_with_an_id_go_with_their_slots_and_the_book_stays() {
     assert_eq!(state.request_ids().look(&request(other)), state::Known::Answered(b"+OK\r\n"));
     assert_eq!(state.replies().look(GATEWAY, 5), Lookup::Answered(b"+OK\r\n"));
     assert_eq!(new.replies().look(GATEWAY, 5), Lookup::New);
+}
+
+#[test]
+fn what_says_which_group_holds_what_is_on_disk_before_it_counts() {
+    let durability_of = |fill: &dyn Fn(&mut Builder)| {
+        let mut builder = Builder::default();
+        builder.set_level(Level(2));
+        builder.set_durability(Durability::Memory);
+        fill(&mut builder);
+        entry::durability(&builder.finish(Moment { unix: UnixMillis(5), seed: 6 }))
+    };
+    let transaction = TransactionId { gateway: GATEWAY, number: 4 };
+    let give = Effect::Give(Moved { slot: Slot(7), group: GroupId(1), epoch: 1 });
+    let flush = Effect::Flush { database: 0 };
+    let (slots, nodes) = ([(Slot(1), Slot(2))], BTreeSet::from([1]));
+    let kept: [(&str, &dyn Fn(&mut Builder)); 7] = [
+        ("a move", &|builder| builder.prepare(transaction, &[0, 1], std::slice::from_ref(&give))),
+        ("the end of a move", &|builder| {
+            builder.must_be_kept();
+            builder.resolve(transaction, true, 0);
+        }),
+        ("want", &|builder| builder.want(slots[0], GroupId(1))),
+        ("place", &|builder| builder.place(GroupId(1), &nodes)),
+        ("found", &|builder| builder.found(GroupId(1), &nodes)),
+        ("divide", &|builder| builder.divide(GroupId(1), GroupId(0), &slots)),
+        ("split", &|builder| builder.split(GroupId(1), &slots)),
+    ];
+    for (what, fill) in kept {
+        assert_eq!(durability_of(fill), Durability::Disk, "{what}");
+    }
+    let prepare = |builder: &mut Builder| builder.prepare(transaction, &[0, 1], std::slice::from_ref(&flush));
+    assert_eq!(durability_of(&prepare), Durability::Memory);
 }
