@@ -11,6 +11,7 @@ use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, Instant, Levels, Prng, UnixMillis};
 
 use crate::acl::{AclLog, DEFAULT, User, Users};
+use crate::acquaintances::Acquaintances;
 use crate::ask::{Deferred, Pending};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::caches::Parked;
@@ -137,8 +138,6 @@ pub struct Core {
     reported_client_bytes: u64,
     /// When the log last told of somebody who speaks HTTP.
     http_told: Option<Instant>,
-    /// Nodes to be told of this one if it knows nobody yet.
-    seeds: Vec<NodeId>,
     announce_at: Instant,
     /// Since when this node has heard no leader of the metadata.
     leaderless_since: Option<Instant>,
@@ -146,8 +145,8 @@ pub struct Core {
     introduced: BTreeMap<NodeId, Instant>,
     /// Nodes that say themselves that they are found elsewhere than the roster says, and what that says.
     found: BTreeMap<NodeId, (String, Member)>,
-    /// Nodes that a node which joins has been told of; of no use once it has the roster.
-    acquaintances: BTreeMap<NodeId, Member>,
+    /// Nodes to be told of this one while it does not know the cluster.
+    acquaintances: Acquaintances,
     /// What other nodes say of themselves; heard by the first core.
     pub(crate) hearing: Hearing,
     /// Whether it is this core's turn to write a checkpoint, and what the first core was told of that.
@@ -463,13 +462,12 @@ impl Core {
             client_bytes: 0,
             reported_client_bytes: 0,
             http_told: None,
-            seeds: seeds.iter().map(|(node, _)| *node).collect(),
             announce_at: Instant::ZERO,
             leaderless_since: None,
             introduced: BTreeMap::new(),
             found: BTreeMap::new(),
             // Who is met later is met as well, and not instead.
-            acquaintances: seeds.into_iter().collect(),
+            acquaintances: Acquaintances::new(seeds.into_iter().collect()),
             hearing: Hearing::default(),
             turn: stagger::Turn::default(),
             checkpoint_told: Stage::Idle,
@@ -1328,17 +1326,18 @@ impl Core {
     // ---- the cluster ------------------------------------------------------------------------------------------------
 
     /// A node has told where it is found. It is entered by the leader of group 0.
-    fn hear_announcement(&mut self, node: NodeId, member: &Member, is_first_hand: bool, actions: &mut Vec<Action>) {
+    fn hear_announcement(&mut self, from: NodeId, node: NodeId, member: &Member, actions: &mut Vec<Action>) {
         let own = self.context.own_as_announced();
-        let (own_node, is_alone) = (self.context.node, self.context.roster.is_empty());
-        // Whom this node has asked to take it in speaks for itself.
-        if own_node != node && is_alone && (!is_first_hand || self.seeds.contains(&node)) {
-            // An operator has said where it is found. Others may know better only if it is not heard there.
-            let is_known = self.context.neighbours.hears(node) || self.seeds.contains(&node) && !self.is_forsaken();
-            if is_first_hand || !is_known {
-                self.get_acquainted(node, member, actions);
+        let (own_node, is_alone, is_first_hand) = (self.context.node, self.context.roster.is_empty(), from == node);
+        // Whom this node has heard of speaks for itself. Others may wish to be taken in by this one.
+        if own_node != node && is_alone {
+            let serves = self.group_mut(GroupId(0)).is_none_or(|group| group.standing() == Standing::Serving);
+            if !is_first_hand || !serves && self.acquaintances.knows(node) {
+                if !serves {
+                    self.get_acquainted(from, node, member, actions);
+                }
+                return;
             }
-            return;
         }
         let known = self.context.roster.get(node);
         if known.is_some_and(|known| known.is_found_as(member) || known.is_removed) {
@@ -1418,14 +1417,12 @@ impl Core {
     }
 
     /// A node that joins hears of another one, which it can talk to from now on.
-    fn get_acquainted(&mut self, node: NodeId, member: &Member, actions: &mut Vec<Action>) {
-        let serves = self.group_mut(GroupId(0)).is_none_or(|group| group.standing() == Standing::Serving);
-        if serves || self.acquaintances.get(&node) == Some(member) {
-            return;
+    fn get_acquainted(&mut self, from: NodeId, node: NodeId, member: &Member, actions: &mut Vec<Action>) {
+        let (is_forsaken, now) = (self.is_forsaken(), self.now.instant);
+        if self.acquaintances.hear(from, (node, member), is_forsaken, now) {
+            // Who is not among them is linked no longer: whom it asked to join is one of them from the start.
+            actions.push(Action::Peers(self.acquaintances.places()));
         }
-        self.acquaintances.insert(node, member.clone());
-        // Who is not among them is linked no longer: whom it asked to join is one of them from the start.
-        actions.push(Action::Peers(self.acquaintances.iter().map(|(node, member)| (*node, member.clone())).collect()));
     }
 
     /// The core of group 0 sees to it that the cluster knows where this node is found, and that this node knows the
@@ -1462,10 +1459,13 @@ impl Core {
             return;
         }
         self.announce_at = self.now.instant + limits::ANNOUNCE_INTERVAL;
+        if self.context.roster.is_empty() && self.acquaintances.look(self.now.instant) {
+            actions.push(Action::Peers(self.acquaintances.places()));
+        }
         let (node, own) = (self.context.node, self.context.own_as_announced());
         let roster = Arc::clone(&self.context.roster);
         let is_known = roster.get(node).is_some_and(|known| known.is_found_as(&own) || known.is_removed);
-        let is_by_itself = roster.is_empty() && self.seeds.is_empty();
+        let is_by_itself = roster.is_empty() && !self.acquaintances.has_named();
         let is_expelled = self.context.is_expelled;
         let Some(group) = self.group_mut(GroupId(0)) else { return };
         if group.standing() == Standing::Serving {
@@ -1503,13 +1503,15 @@ impl Core {
             Standing::Follower(leader) if !is_forsaken => {
                 self.announce_to(leader, actions);
                 // There may be no link to it yet; those who are linked say where it is.
-                let seeds = if roster.is_empty() { self.seeds.clone() } else { Vec::new() };
-                seeds.into_iter().filter(|seed| *seed != leader).for_each(|seed| self.announce_to(seed, actions));
+                let others = if roster.is_empty() { self.acquaintances.nodes() } else { Vec::new() };
+                others.into_iter().filter(|other| *other != leader).for_each(|other| self.announce_to(other, actions));
             }
             Standing::Loading => {}
             Standing::Follower(_) | Standing::Leaderless => {
-                let known: Vec<_> = roster.present().map(|(other, _)| other).filter(|other| *other != node).collect();
-                for other in known.into_iter().chain(self.seeds.clone()) {
+                let known = roster.present().map(|(other, _)| other).filter(|other| *other != node);
+                let heard_of = self.acquaintances.named();
+                let heard_of = if roster.is_empty() { self.acquaintances.nodes() } else { heard_of };
+                for other in known.chain(heard_of).collect::<BTreeSet<_>>() {
                     self.announce_to(other, actions);
                 }
             }
@@ -1950,7 +1952,7 @@ impl Core {
                     group.chunk_came(from, index, chunk, bytes, now, outlet);
                 });
             }
-            Some(Wire::Announce(node, member)) => self.hear_announcement(node, &member, from == node, actions),
+            Some(Wire::Announce(node, member)) => self.hear_announcement(from, node, &member, actions),
             // The leader speaks for itself.
             Some(Wire::Bulletin(bulletin)) if bulletin.leader == from => {
                 let home = router::core_of(bulletin.group, self.context.core_count);

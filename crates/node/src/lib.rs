@@ -7,6 +7,7 @@
 //! about data).
 
 pub mod acl;
+mod acquaintances;
 mod ask;
 pub mod backup;
 pub mod balance;

@@ -1,7 +1,7 @@
 //! What an operating system does for a node: starts its process, turns its cores, writes its journal, carries its
 //! bytes. The false twin of `edge`, and of `server` as far as starting goes.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use journal::{
@@ -636,7 +636,13 @@ impl Universe {
                     let machine = member.cluster_address.strip_prefix("machine:")?.parse::<usize>().ok()?;
                     Some((*node, machine - 1))
                 };
-                process.places = contacts.iter().filter_map(place).collect();
+                let places: BTreeMap<NodeId, usize> = contacts.iter().filter_map(place).collect();
+                if places != process.places {
+                    let named = |(node, place): (&NodeId, &usize)| format!("{} at machine {}", node.0, place + 1);
+                    let named: Vec<String> = places.iter().map(named).collect();
+                    say!(self, "node {} looks for nodes: {}", machine + 1, named.join(", "));
+                }
+                process.places = places;
                 let removed = contacts.into_iter().filter(|(_, member)| member.is_removed).map(|(node, _)| node);
                 let removed: BTreeSet<NodeId> = removed.collect();
                 if removed.len() > process.removed.len() {
@@ -657,6 +663,9 @@ impl Universe {
                 process.read_log_at = Some(self.now);
                 let (group, first) = (GroupId(span.group), span.first);
                 let read = self.read_log(machine, &span);
+                if let Err(reason) = &read {
+                    say!(self, "node {} group {} lacks entries from {first} on: {reason}", machine + 1, group.0);
+                }
                 let when = self.now + self.some(5 * MILLISECOND);
                 let inbound = Inbound::LogRead(group, first, read);
                 self.at(when, What::Arrive { machine, life, core, inbound });

@@ -130,11 +130,16 @@ impl Group {
             return;
         }
         // A second member can be asked: the group lives here, as far as the roster knows, or on other nodes beside this
-        // leader. Those of an older version do not answer.
+        // leader. Those of an older version do not answer. The roster says where the group is to live: until it does,
+        // this replica may be one that nothing can be decided without.
         let roster = &outlet.context.roster;
         let placed = roster.placement(self.id);
         let is_another = |node: &u64| ![self.node.0, bulletin.leader.0].contains(node);
-        let has_others = outlet.context.level >= WITNESSED && placed.is_some_and(|nodes| nodes.iter().any(is_another));
+        let context = &outlet.context;
+        let levels_of = |node: &u64| context.known_levels.get(&NodeId(*node));
+        let surely_answers =
+            |node: &u64| context.level >= WITNESSED || levels_of(node).is_some_and(|known| known.highest >= WITNESSED);
+        let has_others = placed.is_some_and(|nodes| nodes.iter().any(|node| is_another(node) && surely_answers(node)));
         let is_disputed =
             (roster.is_placed(self.id, self.node) || has_others) && !self.is_confirmed_by_another(bulletin.leader, now);
         let silence = if is_disputed { limits::LET_GO_SILENCE } else { limits::LEADER_HEARD };
@@ -143,10 +148,8 @@ impl Group {
             self.vacancy.is_let_go = true;
         } else if is_disputed {
             let asked: BTreeSet<u64> = bulletin.voters.iter().chain(placed.into_iter().flatten()).copied().collect();
-            let context = &outlet.context;
             let answers = |node: &u64| {
-                let known = context.known_levels.get(&NodeId(*node));
-                context.level >= WITNESSED || known.is_none_or(|levels| levels.highest >= WITNESSED)
+                context.level >= WITNESSED || levels_of(node).is_none_or(|known| known.highest >= WITNESSED)
             };
             let asked: Vec<_> = asked.into_iter().filter(|node| is_another(node) && answers(node)).collect();
             for other in asked.into_iter().take(limits::WITNESSES_ASKED_MAX) {

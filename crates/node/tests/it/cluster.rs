@@ -1,5 +1,7 @@
 //! Stories of three nodes: what clients see of changes of leader.
 
+use std::collections::BTreeSet;
+
 use node::bulletin::Bulletin;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
@@ -478,6 +480,36 @@ fn a_node_that_joins_believes_nobody_else_where_the_one_is_that_it_has_asked() {
         host.pass(Duration::from_millis(500));
     }
     assert!(is_moved(&mut host));
+    // That was a lie, or may have been one: it is looked for again where the operator has said, however often a third
+    // one says so.
+    let mut times_named = 0;
+    for _ in 0..60 {
+        host.pass(Duration::from_millis(500));
+        host.hear(NodeId(5), GroupId(0), &[ANNOUNCE, 7, 1, b'a', 1, b'b']);
+        host.settle();
+        times_named += usize::from(host.addresses == [""]);
+    }
+    assert!((20..=45).contains(&times_named), "{times_named} of 60 times");
+}
+
+/// The only node that it was told to ask may not be where others say. Somebody else may know this one, and who leads.
+#[test]
+fn a_node_that_joins_says_where_it_is_to_all_whom_it_has_heard_of() {
+    let mut host = Host::unloaded_with_seeds(1, Settings::default(), 9, &[7]);
+    host.load(9, &[]);
+    host.hear(NodeId(7), GroupId(0), &[ANNOUNCE, 5, 1, b'a', 1, b'b']);
+    host.sent.clear();
+    host.pass(Duration::from_secs(1));
+    let told: BTreeSet<_> = host.sent.iter().filter(|(.., bytes)| bytes[0] == ANNOUNCE).map(|(to, ..)| *to).collect();
+    assert_eq!(told, BTreeSet::from([NodeId(5), NodeId(7)]));
+    // Node 7 was named, and tells where the others are: a third one does not know better.
+    host.hear(NodeId(6), GroupId(0), &[ANNOUNCE, 5, 1, b'x', 1, b'x']);
+    host.settle();
+    assert_eq!(host.addresses, ["a", ""]);
+    // It knows itself.
+    host.hear(NodeId(5), GroupId(0), &[ANNOUNCE, 5, 1, b'o', 1, b'o']);
+    host.settle();
+    assert_eq!(host.addresses, ["o", ""]);
 }
 
 /// A replica that the roster wants here gives up what it has after two seconds if a second member says that it was let
@@ -528,6 +560,42 @@ fn a_replica_that_was_let_go_asks_a_second_member() {
         host.holds_nothing_of(GroupId(1))
     });
     assert!(after_s.is_some_and(|after_s| (30..=32).contains(&after_s)), "{after_s:?}");
+}
+
+/// The roster may already say that the group is to live on other nodes, and this replica be a voter that nothing can be
+/// decided without. Other nodes that are able to answer are asked at any level of the cluster.
+#[test]
+fn a_replica_that_is_to_move_is_not_talked_out_of_what_it_holds_by_one_node() {
+    const AM_MEMBER: u8 = 45;
+    const NO_MEMBER: u8 = 46;
+    let bulletin =
+        Bulletin { group: GroupId(1), leader: NodeId(7), term: 1 << 40, applied: 1 << 40, ..Bulletin::default() };
+    let mut told = vec![30];
+    bulletin.put(&mut told);
+    // Which levels the second member knows, whether it answers, and after how many seconds the replica is given up.
+    let cases = [
+        (stdx::Levels::KNOWN, false, 30..=32),
+        (stdx::Levels::KNOWN, true, 2..=4),
+        (stdx::Levels::FIRST, false, 2..=4),
+    ];
+    for (levels, answers, expected_s) in cases {
+        let placed: [(GroupId, &[u64]); 1] = [(GroupId(1), &[7, 8])];
+        let mut host = Host::of_nodes_placed(2, Settings::default(), 9, &[7, 8, 9], &placed);
+        host.hear_levels(8, levels);
+        let mut is_asked = false;
+        let after_s = (1..60).find(|_| {
+            host.hear(NodeId(7), GroupId(0), &told);
+            host.settle();
+            is_asked |= host.sent.drain(..).any(|(to, _, bytes)| bytes[0] == AM_MEMBER && to == NodeId(8));
+            if is_asked && answers {
+                host.hear(NodeId(8), GroupId(1), &[NO_MEMBER, 1, 20]);
+            }
+            host.pass(Duration::from_secs(1));
+            host.holds_nothing_of(GroupId(1))
+        });
+        let is_expected = after_s.is_some_and(|after_s| expected_s.contains(&after_s));
+        assert!(is_expected && is_asked == (levels == stdx::Levels::KNOWN), "{levels:?}, {answers}: {after_s:?}");
+    }
 }
 
 fn found_at(host: &str) -> Member {

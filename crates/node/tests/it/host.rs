@@ -47,6 +47,8 @@ pub struct Host {
     waits_for_tls: Vec<(usize, u64)>,
     /// What each group began with, and all that it has logged since.
     logs: BTreeMap<GroupId, GroupLog>,
+    /// Where groups are to live, as far as the roster says so.
+    placed: Vec<(GroupId, Vec<u64>)>,
 }
 
 /// What a group's checkpoint said beside its keys, and its log.
@@ -87,9 +89,21 @@ impl Host {
 
     /// One node of several, which all vote in every group.
     pub fn of_nodes(core_count: u16, settings: Settings, node: u64, voters: &[u64]) -> Self {
+        Self::of_nodes_placed(core_count, settings, node, voters, &[])
+    }
+
+    /// The same where these groups are to live on these nodes.
+    pub fn of_nodes_placed(
+        core_count: u16,
+        settings: Settings,
+        node: u64,
+        voters: &[u64],
+        placed: &[(GroupId, &[u64])],
+    ) -> Self {
         // A node by itself has a directory of its own making.
         let floor = if voters.len() == 1 { stdx::Levels::KNOWN.highest } else { stdx::Level::FIRST };
         let mut this = Self::before_it_reads(core_count, settings, node, &[], floor, None);
+        this.placed = placed.iter().map(|(group, nodes)| (*group, nodes.to_vec())).collect();
         this.load(node, voters);
         this
     }
@@ -159,6 +173,7 @@ impl Host {
             tls: Some(Ok(())),
             waits_for_tls: Vec::new(),
             logs: BTreeMap::new(),
+            placed: Vec::new(),
         };
         for core in 0..core_count {
             this.cores.push(Core::new(CoreOptions {
@@ -198,6 +213,9 @@ impl Host {
         if core == 0 && voters.len() > 1 {
             let mut roster = Roster::default();
             voters.iter().for_each(|voter| assert!(roster.enlist(NodeId(*voter), Member::default())));
+            for (group, nodes) in &self.placed {
+                assert!(roster.place(*group, nodes.iter().copied().collect()));
+            }
             // A checkpoint's: a moment, nothing prepared, no outcomes, the roster.
             seed.state = vec![0; 10];
             roster.put(&mut seed.state);

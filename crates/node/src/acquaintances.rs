@@ -1,0 +1,183 @@
+//! Whom a node that joins can talk to before it knows the cluster, and where they are found.
+//!
+//! An operator has named the nodes that it asks to take it in; others tell it of the rest. Any of these may lie, and it
+//! has no roster to judge them by. So words have ranks:
+//!
+//! ```text
+//!   of whom            whose word counts
+//!   a node that was    its own; the operator's; anybody else's only after a while of silence, and only for a while:
+//!   named              then it is looked for again where the operator has said
+//!   another one        its own; that of a node that was named; anybody else's, until one of these has spoken of it
+//! ```
+//!
+//! A word counts for [`limits::FORSAKEN_AFTER`] against those of a lower rank, and longer if it is said again. Who has
+//! fallen silent does not speak for ever.
+
+use std::collections::BTreeMap;
+
+use stdx::Instant;
+
+use crate::event::NodeId;
+use crate::limits;
+use crate::roster::Member;
+
+/// The nodes that a node which joins has been told of; of no use once it has the roster.
+#[derive(Debug)]
+pub(crate) struct Acquaintances {
+    /// Those that an operator has named, and where they are found.
+    named: BTreeMap<NodeId, Member>,
+    known: BTreeMap<NodeId, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    member: Member,
+    rank: Rank,
+    /// When it was said last.
+    said: Instant,
+}
+
+/// Who has said where a node is found; the last counts most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Anybody,
+    Named,
+    Operator,
+    Itself,
+}
+
+impl Acquaintances {
+    pub(crate) fn new(named: BTreeMap<NodeId, Member>) -> Self {
+        let of_operator = |member: &Member| Known { member: member.clone(), rank: Rank::Operator, said: Instant::ZERO };
+        let known = named.iter().map(|(node, member)| (*node, of_operator(member))).collect();
+        Self { named, known }
+    }
+
+    /// True if the node has been told of this one.
+    pub(crate) fn knows(&self, node: NodeId) -> bool {
+        self.known.contains_key(&node)
+    }
+
+    /// True if an operator has named anybody.
+    pub(crate) fn has_named(&self) -> bool {
+        !self.named.is_empty()
+    }
+
+    /// Those that an operator has named.
+    pub(crate) fn named(&self) -> Vec<NodeId> {
+        self.named.keys().copied().collect()
+    }
+
+    /// All of them.
+    pub(crate) fn nodes(&self) -> Vec<NodeId> {
+        self.known.keys().copied().collect()
+    }
+
+    /// All of them, and where they are found.
+    pub(crate) fn places(&self) -> Vec<(NodeId, Member)> {
+        self.known.iter().map(|(node, known)| (*node, known.member.clone())).collect()
+    }
+
+    /// Takes the word of `from` on a node, if it counts. `is_forsaken` says that nobody has taken this node in for a
+    /// while. True if something is new.
+    pub(crate) fn hear(
+        &mut self,
+        from: NodeId,
+        (node, member): (NodeId, &Member),
+        is_forsaken: bool,
+        now: Instant,
+    ) -> bool {
+        let is_named = self.named.contains_key(&node);
+        let rank = match from {
+            _ if from == node => Rank::Itself,
+            // On each other those that were named know no more than the operator.
+            _ if !is_named && self.named.contains_key(&from) => Rank::Named,
+            _ => Rank::Anybody,
+        };
+        if let Some(known) = self.known.get(&node) {
+            let is_fresh = now.since(known.said) < limits::FORSAKEN_AFTER;
+            let stands = is_fresh || known.rank == Rank::Operator && !is_forsaken;
+            if rank < known.rank && stands || rank == Rank::Anybody && is_named && is_fresh {
+                return false;
+            }
+        }
+        let is_new = self.known.get(&node).is_none_or(|known| known.member != *member);
+        self.known.insert(node, Known { member: member.clone(), rank, said: now });
+        is_new
+    }
+
+    /// Time passes: those that were named are looked for again where the operator has said if nothing has come of what
+    /// somebody else says. True if something is new.
+    pub(crate) fn look(&mut self, now: Instant) -> bool {
+        let mut is_new = false;
+        for (node, member) in &self.named {
+            let Some(known) = self.known.get_mut(node) else { continue };
+            let is_on_trial = known.rank == Rank::Anybody || known.rank == Rank::Itself;
+            if is_on_trial && now.since(known.said) >= limits::FORSAKEN_AFTER {
+                is_new |= known.member != *member;
+                *known = Known { member: member.clone(), rank: Rank::Operator, said: now };
+            }
+        }
+        is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stdx::Duration;
+
+    use super::*;
+
+    fn at(address: &str) -> Member {
+        Member { cluster_address: address.to_owned(), ..Member::default() }
+    }
+
+    fn second(number: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(number)
+    }
+
+    fn place(acquaintances: &Acquaintances, node: u64) -> Option<String> {
+        let places = acquaintances.places();
+        places.into_iter().find(|(known, _)| known.0 == node).map(|(_, member)| member.cluster_address)
+    }
+
+    #[test]
+    fn a_node_that_an_operator_has_named_is_looked_for_there_again() {
+        let mut joins = Acquaintances::new(BTreeMap::from([(NodeId(7), at("said"))]));
+        let lie = at("lie");
+        let mut lied_at = |time, is_forsaken| {
+            joins.look(second(time));
+            joins.hear(NodeId(5), (NodeId(7), &lie), is_forsaken, second(time));
+            place(&joins, 7).unwrap()
+        };
+        assert_eq!(lied_at(60, false), "said", "nobody has fallen silent");
+        // However often the lie is told, half of the time the node is looked for where it was named.
+        let places: Vec<_> = (100..140).map(|time| lied_at(time, true)).collect();
+        let times = places.iter().filter(|place| *place == "said").count();
+        assert!((18..=22).contains(&times), "{times} of 40 s: {places:?}");
+        // Its own word counts as long as it is said.
+        let own = at("own");
+        for time in 150..200 {
+            if time % 2 == 0 {
+                joins.hear(NodeId(7), (NodeId(7), &own), true, second(time));
+            }
+            joins.look(second(time));
+            joins.hear(NodeId(5), (NodeId(7), &lie), true, second(time));
+            assert_eq!(place(&joins, 7).unwrap(), "own");
+        }
+    }
+
+    #[test]
+    fn of_others_a_node_that_was_named_knows_best_while_it_speaks() {
+        let mut joins = Acquaintances::new(BTreeMap::from([(NodeId(7), at("said"))]));
+        let (truth, lie, own) = (at("truth"), at("lie"), at("own"));
+        assert!(joins.hear(NodeId(5), (NodeId(6), &lie), false, second(1)), "nobody has said anything else");
+        assert!(joins.hear(NodeId(7), (NodeId(6), &truth), false, second(2)));
+        assert!(!joins.hear(NodeId(5), (NodeId(6), &lie), true, second(3)));
+        assert!(joins.hear(NodeId(5), (NodeId(6), &lie), true, second(9)), "the other one has fallen silent");
+        assert!(joins.hear(NodeId(7), (NodeId(6), &truth), false, second(10)));
+        assert!(joins.hear(NodeId(6), (NodeId(6), &own), false, second(11)));
+        assert!(!joins.hear(NodeId(7), (NodeId(6), &truth), false, second(12)));
+        assert_eq!(place(&joins, 6).unwrap(), "own");
+    }
+}
