@@ -102,6 +102,27 @@ fn a_record_with_later_entries_that_have_been_replaced_does_not_end_the_search()
     assert_eq!(reader.read(&journal.map(), &span(0, 8, 9, &terms)).unwrap(), [entry(2, 8), entry(2, 9)]);
 }
 
+/// Whoever waits for these entries would wait for ever if they were only not there yet.
+#[test]
+fn what_a_checkpoint_covers_and_is_not_there_is_gone_whatever_stands_behind_it() {
+    let disk = MemoryDisk::default();
+    let (mut journal, _) = Journal::open(disk.clone(), &holding(100 << 20)).unwrap();
+    for index in 1..=200 {
+        write(&mut journal, &[append(0, vec![entry(1, index)])]);
+    }
+    for index in 1..=200 {
+        write(&mut journal, &[append(1, vec![entry(1, index)])]);
+    }
+    mark(&disk, &mut journal, 0, 200);
+    mark(&disk, &mut journal, 1, 200);
+    journal.prepare_spare().unwrap();
+    let lacked = || span(0, 141, 200, &[(1, 1)]);
+    assert!(matches!(read_all(&journal, lacked()), Err(Unread::Gone)), "nothing stands behind it");
+    write(&mut journal, &[append(0, vec![entry(2, 201)])]);
+    assert!(matches!(read_all(&journal, lacked()), Err(Unread::Gone)), "what does is of a later term");
+    assert_eq!(read_all(&journal, span(0, 202, 202, &[(201, 2)])).unwrap(), [], "that is still to come");
+}
+
 #[test]
 fn no_more_is_held_than_allowed() {
     let disk = MemoryDisk::default();
