@@ -214,9 +214,12 @@ fn answers_to_requests_with_an_id_go_with_their_slots_and_the_book_stays() {
     assert_eq!(new.replies().look(GATEWAY, 5), Lookup::New);
 }
 
+/// Adds an item to an entry.
+type Fill<'a> = &'a dyn Fn(&mut Builder);
+
 #[test]
 fn what_says_which_group_holds_what_is_on_disk_before_it_counts() {
-    let durability_of = |fill: &dyn Fn(&mut Builder)| {
+    let durability_of = |fill: Fill<'_>| {
         let mut builder = Builder::default();
         builder.set_level(Level(2));
         builder.set_durability(Durability::Memory);
@@ -227,7 +230,7 @@ fn what_says_which_group_holds_what_is_on_disk_before_it_counts() {
     let give = Effect::Give(Moved { slot: Slot(7), group: GroupId(1), epoch: 1 });
     let flush = Effect::Flush { database: 0 };
     let (slots, nodes) = ([(Slot(1), Slot(2))], BTreeSet::from([1]));
-    let kept: [(&str, &dyn Fn(&mut Builder)); 7] = [
+    let kept: [(&str, Fill<'_>); 7] = [
         ("a move", &|builder| builder.prepare(transaction, &[0, 1], std::slice::from_ref(&give))),
         ("the end of a move", &|builder| {
             builder.must_be_kept();
