@@ -176,8 +176,8 @@ impl Site {
         lock(&self.figures).following = Some(following.clone());
     }
 
-    /// The moment behind which changes are kept here, and the one up to which they are known. None until all groups have
-    /// told where they go on: what came before may be lacking.
+    /// The moment behind which changes are kept here, and the one up to which they are known. None until all groups
+    /// have told where they go on: what came before may be lacking.
     fn bounds(&self) -> Option<(UnixMillis, UnixMillis)> {
         let kept = lock(&self.kept);
         let first = kept.segments.first().map(|segment| trail::first_moment(&segment.places))?;

@@ -102,8 +102,8 @@ impl<D: Disk> LogReader<D> {
         let mut next = span.first;
         while next <= span.last && bytes < span.bytes_max {
             let Some((header, body)) = self.record(map, sequence, offset)? else {
-                // Not written yet; or recycled, if it is older than what is being written, or than a checkpoint. All that
-                // is left of the log may be entries of a later term, or none.
+                // Not written yet; or recycled, if it is older than what is being written, or than a checkpoint. All
+                // that is left of the log may be entries of a later term, or none.
                 let is_covered = map.marks.iter().any(|(group, mark)| *group == span.group && mark.index >= next);
                 if entries.is_empty() && (sequence < map.current || is_covered) {
                     return Err(Unread::Gone);

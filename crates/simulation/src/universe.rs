@@ -985,8 +985,8 @@ impl Universe {
         self.probes.reach("a log rotted at its end");
         self.machines[machine].has_rotted = true;
         self.machines[machine].disk.rot(&file, offset, bit);
-        // It may lack its end, or never start again, however long ago that was written. Where others lose what is not on
-        // their disks yet, this was perhaps the one that had it.
+        // It may lack its end, or never start again, however long ago that was written. Where others lose what is not
+        // on their disks yet, this was perhaps the one that had it.
         if let Some(window) = self.window_max(machine).filter(|_| self.quorum_min() > 1) {
             self.note_loss(machine, 0, window);
         }

@@ -162,7 +162,7 @@ fn groups_are_led_after_all() {
     }
 }
 
-/// Power went everywhere, and groups lost the ends of their logs apart from one another: a slot was held by two of them.
+/// Power went everywhere, and groups lost the ends of their logs apart from one another: two of them held a slot.
 #[test]
 fn a_slot_is_held_by_one_group_after_power_has_gone() {
     for seed in [1_030_125, 1_030_226] {
