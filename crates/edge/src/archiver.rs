@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use archive::{Archive, BaseWriter, GroupWriter, Key, Listing, Manifest, Place};
+use archive::{Archive, BaseWriter, GroupReader, GroupWriter, Key, Listing, Manifest, Next, Place};
 use journal::{CheckpointMark, CheckpointReader, Identity, LogReader, Span, Unread};
 use node::entry::Born;
 use node::event::{ArchiveFigures, ArchiveNews};
@@ -444,7 +444,7 @@ impl Archiver {
                     work.behind_base_bytes += written;
                 }
                 // What came before is in the checkpoint alone.
-                Err(_) if end.index == 0 && mark.is_some() => {
+                Err(Unread::Gone) if end.index == 0 && mark.is_some() => {
                     let mark = mark.expect("just seen");
                     writer.skip_to(mark.index, mark.term);
                     work.lacks_base = true;
@@ -524,10 +524,8 @@ impl Archiver {
         let day_ms = 24 * 60 * 60 * 1_000;
         let horizon = (days > 0).then(|| crate::clock::unix_millis().0 - (days * day_ms).cast_signed());
         let group_count = u64::from(self.surroundings.identity.group_count).max(self.groups.len() as u64);
-        // A group that has split off and has no base yet begins with what a base of another one has of its slots.
-        for group in self.surroundings.identity.group_count..group_count as u32 {
-            let listing = archive.list(group).map_err(|fault| fault.to_string())?;
-            if listing.bases.is_empty() && !listing.logs.is_empty() {
+        for group in self.surroundings.identity.group_count..archive.group_count().map_err(|fault| fault.to_string())? {
+            if rests_on_another(&archive, group).map_err(|fault| fault.to_string())? {
                 return Ok(());
             }
         }
@@ -549,6 +547,16 @@ impl Archiver {
         }
         Ok(())
     }
+}
+
+/// True if a group has split off and has no base yet: then it begins with what a base of another one has of its slots.
+fn rests_on_another(archive: &Archive, group: u32) -> Result<bool, archive::Fault> {
+    let listing = archive.list(group)?;
+    if !listing.bases.is_empty() || listing.logs.is_empty() {
+        return Ok(false);
+    }
+    let first = GroupReader::new(archive, group, &listing, state::FIRST.index).next();
+    Ok(matches!(first, Ok(Next::Entries(entries, ..)) if Born::of_entry(&entries[0].data).is_some()))
 }
 
 impl Work {

@@ -956,18 +956,17 @@ impl Server {
     /// Lets other nodes lead what is led here, before anything stops, so that their clients wait for no election.
     fn hand_over(&self) {
         let begun = Instant::now();
-        for desk in &self.host.desks {
-            desk.mailbox.post(Mail::Event(Event::Leave));
-        }
         let leads = |desk: &Desk| {
             let (told, answer) = mpsc::channel();
             desk.mailbox.post(Mail::Measure(told));
             // A core that does not answer is not waited for.
             answer.recv_timeout(HAND_OVER_MAX).is_ok_and(|measured| measured.can_hand_over())
         };
-        let mut has_led = false;
+        let has_led = self.host.desks.iter().any(leads);
+        for desk in &self.host.desks {
+            desk.mailbox.post(Mail::Event(Event::Leave));
+        }
         while self.host.desks.iter().any(leads) {
-            has_led = true;
             if begun.elapsed() >= HAND_OVER_MAX {
                 return self.host.log.warning("no other node leads yet what was led here: it stops all the same");
             }

@@ -33,7 +33,10 @@ pub(crate) struct Acquaintances {
 struct Known {
     member: Member,
     rank: Rank,
-    /// When it was said last.
+    /// Who has said so.
+    by: NodeId,
+    /// When that was said first, and last.
+    since: Instant,
     said: Instant,
 }
 
@@ -46,10 +49,16 @@ enum Rank {
     Itself,
 }
 
+impl Known {
+    fn of_operator(node: NodeId, member: &Member, now: Instant) -> Self {
+        Self { member: member.clone(), rank: Rank::Operator, by: node, since: now, said: now }
+    }
+}
+
 impl Acquaintances {
     pub(crate) fn new(named: BTreeMap<NodeId, Member>) -> Self {
-        let of_operator = |member: &Member| Known { member: member.clone(), rank: Rank::Operator, said: Instant::ZERO };
-        let known = named.iter().map(|(node, member)| (*node, of_operator(member))).collect();
+        let known =
+            named.iter().map(|(node, member)| (*node, Known::of_operator(*node, member, Instant::ZERO))).collect();
         Self { named, known }
     }
 
@@ -100,22 +109,33 @@ impl Acquaintances {
             if rank < known.rank && stands || rank == Rank::Anybody && is_named && is_fresh {
                 return false;
             }
+            // Of two that say otherwise with the same right each is believed for a while, and not each time that it
+            // says so.
+            let is_recent = now.since(known.since) < limits::FORSAKEN_AFTER;
+            if rank == known.rank && from != known.by && *member != known.member && is_recent {
+                return false;
+            }
         }
-        let is_new = self.known.get(&node).is_none_or(|known| known.member != *member);
-        self.known.insert(node, Known { member: member.clone(), rank, said: now });
+        let same = self.known.get(&node).filter(|known| known.member == *member);
+        let since = same.filter(|known| known.by == from).map_or(now, |known| known.since);
+        let is_new = same.is_none();
+        self.known.insert(node, Known { member: member.clone(), rank, by: from, since, said: now });
         is_new
     }
 
     /// Time passes: those that were named are looked for again where the operator has said if nothing has come of what
-    /// somebody else says. True if something is new.
-    pub(crate) fn look(&mut self, now: Instant) -> bool {
+    /// somebody else says. `hears` says which nodes are heard where they are looked for. True if something is new.
+    pub(crate) fn look(&mut self, now: Instant, hears: impl Fn(NodeId) -> bool) -> bool {
         let mut is_new = false;
         for (node, member) in &self.named {
             let Some(known) = self.known.get_mut(node) else { continue };
+            if known.rank == Rank::Itself && hears(*node) {
+                known.said = now;
+            }
             let is_on_trial = known.rank == Rank::Anybody || known.rank == Rank::Itself;
             if is_on_trial && now.since(known.said) >= limits::FORSAKEN_AFTER {
                 is_new |= known.member != *member;
-                *known = Known { member: member.clone(), rank: Rank::Operator, said: now };
+                *known = Known::of_operator(*node, member, now);
             }
         }
         is_new
@@ -146,7 +166,7 @@ mod tests {
         let mut joins = Acquaintances::new(BTreeMap::from([(NodeId(7), at("said"))]));
         let lie = at("lie");
         let mut lied_at = |time, is_forsaken| {
-            joins.look(second(time));
+            joins.look(second(time), |_| false);
             joins.hear(NodeId(5), (NodeId(7), &lie), is_forsaken, second(time));
             place(&joins, 7).unwrap()
         };
@@ -161,10 +181,34 @@ mod tests {
             if time % 2 == 0 {
                 joins.hear(NodeId(7), (NodeId(7), &own), true, second(time));
             }
-            joins.look(second(time));
+            joins.look(second(time), |_| false);
             joins.hear(NodeId(5), (NodeId(7), &lie), true, second(time));
             assert_eq!(place(&joins, 7).unwrap(), "own");
         }
+    }
+
+    #[test]
+    fn of_two_that_were_named_each_is_believed_for_a_while() {
+        let mut joins = Acquaintances::new(BTreeMap::from([(NodeId(7), at("a")), (NodeId(8), at("b"))]));
+        let (truth, lie) = (at("truth"), at("lie"));
+        let mut changes = Vec::new();
+        for tenth in 0..200 {
+            let now = Instant::ZERO + Duration::from_millis(100 * tenth);
+            let is_new = joins.hear(NodeId(7), (NodeId(6), &truth), false, now);
+            if is_new | joins.hear(NodeId(8), (NodeId(6), &lie), false, now) {
+                changes.push(tenth / 10);
+            }
+        }
+        assert_eq!(changes, [0, 4, 8, 12, 16]);
+    }
+
+    #[test]
+    fn a_node_that_is_heard_stays_where_it_has_said() {
+        let mut joins = Acquaintances::new(BTreeMap::from([(NodeId(7), at("said"))]));
+        assert!(joins.hear(NodeId(7), (NodeId(7), &at("own")), false, second(1)));
+        assert!((2..60).all(|time| !joins.look(second(time), |_| true)));
+        assert!((60..70).any(|time| joins.look(second(time), |_| false)));
+        assert_eq!(place(&joins, 7).unwrap(), "said");
     }
 
     #[test]

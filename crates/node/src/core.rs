@@ -1459,7 +1459,8 @@ impl Core {
             return;
         }
         self.announce_at = self.now.instant + limits::ANNOUNCE_INTERVAL;
-        if self.context.roster.is_empty() && self.acquaintances.look(self.now.instant) {
+        let neighbours = &self.context.neighbours;
+        if self.context.roster.is_empty() && self.acquaintances.look(self.now.instant, |node| neighbours.hears(node)) {
             actions.push(Action::Peers(self.acquaintances.places()));
         }
         let (node, own) = (self.context.node, self.context.own_as_announced());

@@ -1953,10 +1953,14 @@ impl Group {
     /// Carries out what the replica wants until it wants nothing more, or until the turn's share of work is done.
     fn pump(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
         let mut applied_bytes = 0;
+        // A checkpoint that has come takes the place of what is committed and not applied here: however much that is,
+        // the replica is asked now whether it takes the checkpoint over.
+        let has_come = self.has_come();
+        let mut must_ask = has_come;
         // The replica goes on meanwhile: anyone who takes long to apply what is committed is not to be taken for dead.
-        let mut waits = !self.apply_committed(&mut applied_bytes, now, outlet);
+        let mut waits = !has_come && !self.apply_committed(&mut applied_bytes, now, outlet);
         while !self.is_installing()
-            && !self.has_enough_to_apply()
+            && (std::mem::take(&mut must_ask) || !self.has_enough_to_apply())
             && let Some(ready) = self.replica.take_ready()
         {
             if let Some(role) = ready.became {
@@ -1992,6 +1996,9 @@ impl Group {
                 self.forget_log();
                 return true;
             }
+        }
+        if has_come && !self.is_installing() {
+            waits |= !self.apply_committed(&mut applied_bytes, now, outlet);
         }
         self.fail_batches_never_proposed(outlet);
         if self.is_serving {

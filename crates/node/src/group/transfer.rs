@@ -379,7 +379,7 @@ impl Group {
 
     /// After the replica has been told: whether it took the checkpoint over or not.
     pub(super) fn settle_taking(&mut self, actions: &mut Vec<Action>) {
-        if self.taking.as_ref().is_some_and(|taking| taking.stage == Stage::Complete) {
+        if self.has_come() {
             // It has what the checkpoint holds by other ways, or knows a later leader.
             self.stop_taking(actions);
         }
@@ -398,6 +398,11 @@ impl Group {
         taking.stage = Stage::Installing { ticket };
         let step = CheckpointStep::Install(hard_state);
         outlet.actions.push(Action::Checkpoint { group: self.id, id: taking.id, step });
+    }
+
+    /// True if a checkpoint has come whole, and the replica has been told of it and not been asked yet.
+    pub(super) fn has_come(&self) -> bool {
+        self.taking.as_ref().is_some_and(|taking| taking.stage == Stage::Complete)
     }
 
     /// True while a checkpoint becomes durable: the replica's wishes wait.

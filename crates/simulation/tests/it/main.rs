@@ -3,6 +3,8 @@
 
 mod work;
 
+use std::panic::catch_unwind;
+
 use simulation::coverage::{Coverage, Fault, Phase};
 use simulation::{Canary, Durability, HARMS_PER_UNIVERSE, Plan, Probes, RETURNS_PER_UNIVERSE, Wait, run};
 
@@ -118,7 +120,8 @@ fn groups_come_into_being_and_nothing_is_lost_or_done_twice() {
 fn a_group_that_is_founded_twice_is_caught() {
     let caught = (0..40).any(|seed| {
         let broken = Plan { growth: true, canary: Some(Canary::FoundedTwice), ..plan(seed, 3, Durability::Always) };
-        run(&broken).failure.is_some()
+        // The journal takes no entry below a checkpoint: it ends the process where there is one.
+        catch_unwind(|| run(&broken).failure.is_some()).unwrap_or(true)
     });
     assert!(caught, "a group forgot what it had acknowledged, and nobody noticed");
 }
