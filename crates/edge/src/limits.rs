@@ -367,6 +367,10 @@ pub const CHANGES_KEPT_MAX: usize = 16;
 /// See above.
 pub const CHANGES_KEPT_FOR: Duration = Duration::from_secs(10);
 
+/// How long a client that asks what has changed waits for a server that has just started: until all groups have told
+/// where they go on nobody knows what is kept. Longer than an election takes; a cluster without a majority is told.
+pub const CHANGES_OPENING_PATIENCE: Duration = Duration::from_secs(5);
+
 /// Files of the archive that may be on the disk at once for readers of changes.
 pub const CHANGES_FETCHED_MAX: usize = 32;
 

@@ -22,7 +22,7 @@ use super::{Kept, Site, lock};
 use crate::host::Host;
 use crate::limits::{
     CHANGES_ANSWER_BYTES, CHANGES_HELD_BYTES_EACH, CHANGES_HELD_BYTES_MAX, CHANGES_INTERVAL, CHANGES_KEPT_FOR,
-    CHANGES_KEPT_MAX, CHANGES_REQUESTS_MAX, CHANGES_TURN_BYTES, CHANGES_TURN_TAPES,
+    CHANGES_KEPT_MAX, CHANGES_OPENING_PATIENCE, CHANGES_REQUESTS_MAX, CHANGES_TURN_BYTES, CHANGES_TURN_TAPES,
 };
 use crate::mailbox::Mail;
 
@@ -72,6 +72,8 @@ struct Idle {
 struct Waiting {
     request: ChangesRequest,
     patience: Patience,
+    /// Until when it waits for the groups to tell where the backlog begins; none when they have.
+    opening: Option<Instant>,
     /// The reader, and what it has found.
     reading: Option<(Reader, Page)>,
     /// It has looked at all that there is.
@@ -131,9 +133,12 @@ impl Desk<'_> {
         let has_work = |waiting: &Waiting| !waiting.is_at_end;
         let mut kept = lock(&site.kept);
         if !self.waiting.iter().any(has_work) && kept.asked.is_empty() {
-            let until = |waiting: &Waiting| match waiting.patience {
-                Patience::Until(until) => Some(until.saturating_duration_since(Instant::now())),
-                _ => None,
+            let until = |waiting: &Waiting| {
+                let until = waiting.opening.or(match waiting.patience {
+                    Patience::Until(until) => Some(until),
+                    _ => None,
+                });
+                until.map(|until| until.saturating_duration_since(Instant::now()))
             };
             // Now and then it is looked whether clients are still there.
             let patience =
@@ -162,7 +167,8 @@ impl Desk<'_> {
                 continue;
             }
             let patience = Patience::of(&request.wish);
-            self.waiting.push(Waiting { request, patience, reading: None, is_at_end: false });
+            let opening = Some(Instant::now() + CHANGES_OPENING_PATIENCE);
+            self.waiting.push(Waiting { request, patience, opening, reading: None, is_at_end: false });
         }
         is_over
     }
@@ -205,6 +211,12 @@ impl Desk<'_> {
     }
 
     fn carry_on(&mut self, waiting: &mut Waiting) -> Result<Outcome, String> {
+        if let Some(until) = waiting.opening {
+            if self.bounds().is_err() && Instant::now() < until {
+                return Ok(Outcome::AtEnd);
+            }
+            waiting.opening = None;
+        }
         let ChangesWish::Read { cursor, count, patterns, types, wants_expired, form, .. } = &waiting.request.wish
         else {
             return Ok(Outcome::Answer(self.info()));

@@ -334,6 +334,21 @@ fn a_slow_flush_delays_nothing_under_everysec() {
     assert!(slowest < Duration::from_millis(350), "a write waited {slowest:?} for a flush it need not wait for");
 }
 
+/// While nobody leads yet, nobody knows what is kept of changes.
+#[test]
+fn who_asks_for_changes_waits_until_a_slow_server_has_begun() {
+    let folder = Folder::new();
+    let (options, faults) = options_with_faults(&folder, Policy::Everysec);
+    let options = options.extra(&["--cores", "2", "--site-backlog-size", "64mb"]);
+    for beginning in ["new", "again"] {
+        faults.set("sync slow 400");
+        let server = Server::start(&options);
+        let told = server.client().call(&["CHANGES", "READ", "0"]);
+        assert_eq!(told.elements().map(<[_]>::len), Some(2), "{beginning}: {told}");
+        server.stop();
+    }
+}
+
 fn options_with_faults(folder: &Folder, policy: Policy) -> (ServerOptions, DiskFaults) {
     let mut options = ServerOptions::new(&folder.path().join("data")).policy(policy);
     std::fs::create_dir_all(&options.data_folder).expect("a data folder");
