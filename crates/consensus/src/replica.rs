@@ -359,17 +359,41 @@ struct Lives {
     /// `None` after its node has been let go: what it has said until then counts no more.
     current: Option<u64>,
     ended: VecDeque<u64>,
+    /// The life that has ended because its node was let go, and the term in which what it has said counts no more,
+    /// where it may have begun after that: see [`Replica::let_go`].
+    doubtful: Option<(u64, u64)>,
 }
 
 impl Lives {
     fn new(current: u64) -> Self {
-        Self { current: Some(current), ended: VecDeque::new() }
+        Self { current: Some(current), ended: VecDeque::new(), doubtful: None }
     }
 
     /// The node takes no part any more. Should it come back, it does so without what it had, and in another life.
     fn end(&mut self) {
         if let Some(ended) = self.current.take() {
             self.ended.push_back(ended);
+        }
+    }
+
+    /// As [`Self::end`], if nobody knows whether the node has not come back already: in this term it is not heard.
+    fn end_in_doubt(&mut self, term: u64) {
+        self.doubtful = self.current.map(|life| (life, term));
+        self.end();
+    }
+
+    /// True while a node is not heard that may have every right to be.
+    fn is_in_doubt(&self) -> bool {
+        self.doubtful.is_some() && self.current.is_none()
+    }
+
+    /// A term has begun. What was said in earlier ones counts no more anyway, so there is no doubt.
+    fn begin_term(&mut self, term: u64) {
+        if let Some((life, _)) = self.doubtful.take_if(|(_, of_term)| *of_term < term)
+            && self.current.is_none()
+        {
+            self.ended.retain(|ended| *ended != life);
+            self.current = Some(life);
         }
     }
 
@@ -657,6 +681,11 @@ impl Replica {
             return Err(Refused::Implausible);
         }
         let lives = self.lives.entry(from).or_insert_with(|| Lives::new(message.incarnation));
+        // Who asks for votes leads nobody into a term by that.
+        lives.begin_term(match message.kind {
+            MessageKind::Vote | MessageKind::PreVote | MessageKind::PreVoteReply => self.raft.raft.term,
+            _ => self.raft.raft.term.max(message.inner.term),
+        });
         if !lives.hear(message.incarnation) {
             return Ok(());
         }
@@ -1133,13 +1162,10 @@ impl Replica {
             Change::AddVoter(node) => (ConfChangeType::AddNode, node),
             Change::Remove(node) => (ConfChangeType::RemoveNode, node),
         };
-        // The group that tells who belongs to the cluster takes nodes back as they are; from others they come back
-        // empty, and what they had acknowledged before must not be believed of them then.
-        if let Change::Remove(node) = change
-            && self.options.group != 0
-            && let Some(lives) = self.lives.get_mut(&node)
-        {
-            lives.end();
+        match change {
+            Change::Remove(node) => self.let_go(node, entry.term),
+            Change::AddLearner(node) => self.take_back(node),
+            Change::AddVoter(_) => {}
         }
         let mut single = raft::eraftpb::ConfChangeSingle::default();
         single.set_change_type(kind);
@@ -1151,6 +1177,30 @@ impl Replica {
             self.set_membership(&state);
         }
         self.draw_election_timeout();
+    }
+
+    /// A node takes no part any more, by an entry of this term. The group that tells who belongs to the cluster takes
+    /// nodes back as they are; from others they come back empty, and what they had acknowledged before must not be
+    /// believed of them then.
+    ///
+    /// What a node has acknowledged counts for the leader of that term alone. Others may be far behind: the life that
+    /// they hear may be the one in which the node has come back. So may a new leader, for changes of earlier terms.
+    fn let_go(&mut self, node: u64, term_of_entry: u64) {
+        let term = self.raft.raft.term;
+        if self.options.group == 0 || !self.is_leader() {
+            return;
+        }
+        let Some(lives) = self.lives.get_mut(&node) else { return };
+        if term_of_entry == term { lives.end() } else { lives.end_in_doubt(term) }
+    }
+
+    /// A node takes part again. A leader that does not know which of its lives it hears gives up its term: in the next
+    /// one nothing counts that was acknowledged before.
+    fn take_back(&mut self, node: u64) {
+        if self.is_leader() && self.lives.get(&node).is_some_and(Lives::is_in_doubt) {
+            let term = self.raft.raft.term;
+            self.raft.raft.become_follower(term, raft::INVALID_ID);
+        }
     }
 
     fn note_joined(&mut self, change: Change, index: u64) {
@@ -1634,6 +1684,23 @@ mod tests {
         let mut lives = Lives::new(900);
         lives.end();
         assert!(!lives.hear(900) && lives.hear(901) && !lives.hear(900));
+    }
+
+    #[test]
+    fn a_life_that_may_have_begun_after_its_node_was_let_go_is_heard_in_the_next_term() {
+        let first = first_life(0x1234_5678_9abc_def0);
+        let mut lives = Lives::new(first);
+        lives.end_in_doubt(7);
+        assert!(lives.is_in_doubt());
+        lives.begin_term(7);
+        assert!(lives.is_in_doubt() && !lives.hear(first));
+        lives.begin_term(8);
+        assert!(!lives.is_in_doubt() && lives.hear(first));
+        // The next one shows that the node had not come back.
+        lives.end_in_doubt(8);
+        assert!(lives.hear(first + 1) && !lives.is_in_doubt());
+        lives.begin_term(9);
+        assert!(!lives.hear(first) && lives.hear(first + 1));
     }
 
     #[test]

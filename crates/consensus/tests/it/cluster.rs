@@ -32,6 +32,7 @@ pub struct Cluster {
     /// Checkpoints under way to members.
     transfers: Vec<Transfer>,
     cut: BTreeSet<(u64, u64)>,
+    group: u32,
     seed: u64,
     pub transcript: String,
     /// Replicas are told all that is delivered before they are asked what is to be done, as a host does.
@@ -40,6 +41,11 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn new(voters: u64, learners: u64, seed: u64) -> Self {
+        Self::of_group(0, voters, learners, seed)
+    }
+
+    /// Others than group 0 do not take nodes back as they are.
+    pub fn of_group(group: u32, voters: u64, learners: u64, seed: u64) -> Self {
         let membership = Membership {
             voters: (1..=voters).collect(),
             learners: (voters + 1..=voters + learners).collect(),
@@ -51,6 +57,7 @@ impl Cluster {
             in_flight: Vec::new(),
             transfers: Vec::new(),
             cut: BTreeSet::new(),
+            group,
             seed,
             transcript: String::new(),
             settles_late: false,
@@ -128,12 +135,12 @@ impl Cluster {
 
     /// Starts a node from its disk.
     pub fn start(&mut self, id: u64, recovering: bool) {
-        let seed = self.seed;
+        let (group, seed) = (self.group, self.seed);
         let node = self.node(id);
         let membership = node.membership.clone();
         node.incarnation += 1;
         node.applied.clear();
-        let options = Options { incarnation: node.incarnation, recovering, ..Options::new(id, 0, seed) };
+        let options = Options { incarnation: node.incarnation, recovering, ..Options::new(id, group, seed) };
         let hard_state = node.hard_state;
         let entries = node.entries.clone();
         let (checkpoint_index, checkpoint_term) = node.checkpoint;

@@ -430,6 +430,98 @@ fn a_member_that_has_emptied_itself_is_fed_again() {
     }
 }
 
+/// Time passes, checkpoints arrive, and whoever leads writes something: in the end node 2 holds it as well.
+fn everybody_is_fed(cluster: &mut Cluster) {
+    for round in 0..200 {
+        (1..=4).for_each(|id| cluster.tick(id, 1));
+        cluster.stabilize(false);
+        let Some(leader) = (1..=4).find(|id| cluster.replica(*id).is_leader()) else { continue };
+        let last = cluster.replica(leader).last_index();
+        cluster.offer(leader, last);
+        cluster.transfer();
+        if round == 150 {
+            cluster.propose(leader, "at last");
+        }
+    }
+    let lasts: Vec<u64> = (1..=4).map(|id| cluster.replica(id).last_index()).collect();
+    assert!(lasts.iter().all(|last| *last == lasts[0]), "{lasts:?}\n{}", cluster.transcript);
+}
+
+/// Node 2 is let go and comes back, and node 3 hears of both only after it has heard node 2 again. Then node 3 leads.
+#[test]
+fn a_node_that_has_come_back_is_fed_by_a_leader_that_was_behind() {
+    let mut cluster = Cluster::of_group(1, 4, 0, 1);
+    pass(&mut cluster);
+    cluster.campaign(1);
+    cluster.stabilize(false);
+    cluster.cut(1, 3);
+    cluster.change(1, Change::Remove(2));
+    cluster.stabilize(false);
+    cluster.crash(2, true);
+    cluster.blank(2);
+    cluster.start(2, false);
+    cluster.change(1, Change::AddLearner(2));
+    // A log begins with a checkpoint that says who takes part.
+    (0..5).for_each(|_| _ = cluster.deliver(false, |message| message.to() != 2));
+    let last = cluster.replica(1).committed_index();
+    cluster.in_flight.clear();
+    cluster.offer(1, last);
+    cluster.replica(1).compact(last);
+    (0..50).for_each(|_| {
+        cluster.tick(1, 1);
+        cluster.stabilize(false);
+        cluster.transfer();
+    });
+    cluster.change(1, Change::AddVoter(2));
+    cluster.stabilize(false);
+    assert_eq!(cluster.replica(2).last_index(), cluster.replica(1).last_index());
+    pass(&mut cluster);
+    cluster.campaign(2);
+    assert_eq!(cluster.deliver(false, |message| message.to() == 3), 1, "node 3 hears it");
+    cluster.heal();
+    pass(&mut cluster);
+    // Node 4 has a log in which node 3 finds both.
+    cluster.campaign(4);
+    everybody_is_fed(&mut cluster);
+    let leader = (1..=4).find(|id| cluster.replica(*id).is_leader()).expect("a leader");
+    if leader != 3 {
+        cluster.hand_over(leader, 3);
+        cluster.stabilize(false);
+    }
+    assert!(cluster.replica(3).is_leader(), "{}", cluster.transcript);
+    cluster.propose(3, "one");
+    cluster.stabilize(false);
+    everybody_is_fed(&mut cluster);
+}
+
+/// The leader that lets node 2 go is no more before another one knows that this holds, and that one hears what node 2
+/// says as one that is to come back.
+#[test]
+fn a_node_that_has_come_back_is_fed_by_a_leader_that_finds_that_it_was_let_go() {
+    let mut cluster = Cluster::of_group(1, 4, 0, 1);
+    pass(&mut cluster);
+    cluster.campaign(1);
+    cluster.stabilize(false);
+    cluster.change(1, Change::Remove(2));
+    cluster.deliver(false, |_| true);
+    cluster.cut(1, 3);
+    cluster.stabilize(false);
+    assert_eq!(cluster.replica(1).membership().voters, [1, 3, 4]);
+    assert_eq!(cluster.replica(3).membership().voters, [1, 2, 3, 4]);
+    cluster.crash(1, true);
+    cluster.crash(2, true);
+    cluster.blank(2);
+    cluster.heal();
+    [1, 2].into_iter().for_each(|id| cluster.start(id, false));
+    pass(&mut cluster);
+    cluster.campaign(3);
+    cluster.stabilize(false);
+    assert!(cluster.replica(3).is_leader());
+    assert_eq!(cluster.replica(3).membership().voters, [1, 3, 4]);
+    cluster.change(3, Change::AddLearner(2));
+    everybody_is_fed(&mut cluster);
+}
+
 #[test]
 fn a_full_window_refuses_until_something_is_committed() {
     let options = Options { uncommitted_bytes_max: 100, ..Options::new(1, 0, 1) };
