@@ -1478,6 +1478,11 @@ impl Replica {
         self.raft.raft.prs().iter().map(|(_, progress)| progress.matched).min().unwrap_or(0)
     }
 
+    /// An index that every member held when an earlier leader said so last.
+    pub fn everywhere_before(&self) -> u64 {
+        self.everywhere
+    }
+
     /// Bytes of entries held in memory.
     pub fn log_bytes(&self) -> usize {
         self.raft.store().bytes()

@@ -77,7 +77,12 @@ impl Group {
         let floor = self.replica.floor_index();
         let matched = if self.replica.is_leader() {
             let others = self.replica.progress().into_iter().filter(|other| !other.is_restoring);
-            others.map(|other| other.matched).filter(|matched| *matched >= floor).min()
+            // A new leader has not heard those that are away, and an earlier one has.
+            let held = |other: consensus::Progress| match other.matched {
+                0 => self.replica.everywhere_before(),
+                matched => matched,
+            };
+            others.map(held).filter(|matched| *matched >= floor).min()
         } else if self.is_alone() {
             None
         } else {

@@ -36,6 +36,12 @@ fn a_node_that_has_stopped_for_a_while_is_fed_from_the_disk() {
     for key in 0..VALUES {
         assert_eq!(cluster.ask(&mut client, &format!("SET during:{key} {value}")), "OK");
     }
+    // Who leads then has never heard of it as a leader.
+    let wanted = cluster.address(1);
+    for group in ["0", "1"] {
+        let (is_done, told) = cluster.tool(0, &["prefer", group, &wanted]);
+        assert!(is_done, "{told}");
+    }
     // Without it the log could go now.
     for node in 0..2 {
         assert_eq!(cluster.client(node).show("SAVE"), "OK");

@@ -323,6 +323,10 @@ fn what_cannot_be_read_is_refused_with_a_word_on_what_can() {
             break;
         }
     }
+    if told.starts_with("(error) TOOOLD A reader is stopped: it is too slow") {
+        // It had begun in time.
+        told = client.call(&["CHANGES", "READ", &begin, "MATCH", "none"]).to_string();
+    }
     assert!(told.starts_with("(error) TOOOLD What changed between "), "{told}");
     let (cursor, events) = read(&mut client, &["0", "COUNT", "1"]);
     assert_eq!(events.len(), 1, "from the beginning of what is kept it goes on");
