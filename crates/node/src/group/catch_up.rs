@@ -77,9 +77,9 @@ impl Group {
         let floor = self.replica.floor_index();
         let matched = if self.replica.is_leader() {
             let others = self.replica.progress().into_iter().filter(|other| !other.is_restoring);
-            // A new leader has not heard those that are away, and an earlier one has.
+            // Those that a new leader has not heard hold what an earlier one has said, or perhaps all that is gone.
             let held = |other: consensus::Progress| match other.matched {
-                0 => self.replica.everywhere_before(),
+                0 => self.replica.everywhere_before().max(floor),
                 matched => matched,
             };
             others.map(held).filter(|matched| *matched >= floor).min()
