@@ -13,8 +13,8 @@
 //! is no circle of waiting.
 //!
 //! What a thread does for others is bounded, since its own clients wait meanwhile: long letters (see `core_thread`),
-//! cores at long work, and mail that keeps coming are for the core's own thread. Mail that keeps coming for a core
-//! whose sockets this thread waits for is this thread's, and waits for the next batch or turn.
+//! cores at long work, and mail that keeps coming are for the core's own thread. If this thread waits for a core's
+//! sockets, mail that keeps coming for that core is this thread's, and waits for the next batch or turn.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd as _;
@@ -31,21 +31,21 @@ use crate::mailbox::{Call, Mailbox};
 /// The token of a core's waker.
 pub const WAKE: Token = Token(usize::MAX);
 
-/// From here on tokens are those of other cores whose sockets this thread waits for.
+/// From here on tokens belong to other cores: those that have this thread wait for their sockets.
 pub const GUESTS: usize = 1 << 48;
 
 /// A core's sockets: the epoll instance in which they are, and the thread that waits for it.
 #[derive(Debug)]
 pub struct Sockets {
     registry: Registry,
-    /// The core whose thread is to wait for them.
+    /// The core with the thread that waits for them.
     watcher: AtomicUsize,
     /// Its watcher has been told that there is something to read, and nobody has looked since.
     is_unread: AtomicBool,
 }
 
 impl Sockets {
-    /// Of a core, whose own thread waits for them.
+    /// The sockets of a core. Its own thread waits for them at first.
     ///
     /// # Errors
     /// If the process has no descriptor left.
@@ -54,7 +54,7 @@ impl Sockets {
         Ok(Self { registry, watcher: AtomicUsize::new(core), is_unread: AtomicBool::new(false) })
     }
 
-    /// The core whose thread is to wait for them.
+    /// The core with the thread that waits for them.
     pub fn watcher(&self) -> usize {
         self.watcher.load(Ordering::Acquire)
     }
@@ -214,7 +214,7 @@ fn wait(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) {
     }
 }
 
-/// Calls this thread to the other cores of whose sockets it has been told by these tokens.
+/// Calls this thread to the other cores that these tokens name: it waits for their sockets, and has been told of them.
 pub fn call_guests<P: Places>(places: &P, tokens: impl Iterator<Item = usize>, calls: &mut Vec<usize>) {
     for guest in tokens.filter(|&token| token >= GUESTS && token != WAKE.0).map(|token| token - GUESTS) {
         places.sockets(guest).leave();
@@ -275,8 +275,8 @@ pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -
                 calls.append(work.calls());
             }
         }
-        // Those for whose sockets it waits are its work, and come again when its own sockets have been read. Were their
-        // threads woken, they would do it side by side, and have more and more mail for each other.
+        // The cores with sockets that it waits for are its work, and come again when its own sockets have been read. If
+        // their threads were woken, they would do it side by side, and have more and more mail for each other.
         calls.append(&mut later);
     }
     for other in calls.drain(..) {
@@ -325,7 +325,7 @@ fn answer<P: Places>(here: usize, places: &P, reads: bool, calls: &mut Vec<usize
                 if let Some(work) = &mut *place {
                     work.finish(Thread::Other);
                     calls.append(work.calls());
-                    // What has been left for the end may have been a deadline, or a client that is to be read again.
+                    // What has been left for the end may have been a deadline, or a client that must be read again.
                     if !work.lets_sleep() {
                         mailbox.wake();
                     }

@@ -117,7 +117,7 @@ fn receive(console: &Arc<Console>, stream: TcpStream) {
     }
 }
 
-/// Whence a browser comes.
+/// Where a browser comes from.
 struct Origin {
     address: String,
     local_address: String,
@@ -192,7 +192,7 @@ impl Console {
         }
     }
 
-    /// A page of somebody else whose name now leads here ("DNS rebinding") comes under that name, and is not answered.
+    /// Another party's page may come under a name that now leads here ("DNS rebinding"). It is not answered.
     fn check_host(&self, request: &Request) -> Result<(), Response> {
         let host = request.header("host");
         let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());

@@ -96,7 +96,7 @@ impl Doorman<'_> {
 }
 
 impl Visitor {
-    /// Answers what has come; false if the connection is to be closed.
+    /// Answers what has come; false if the connection must be closed.
     fn serve(&mut self) -> bool {
         let mut buffer = [0; 4_096];
         loop {

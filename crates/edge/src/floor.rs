@@ -19,7 +19,7 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// That of this directory, whose identity says `floor`, for a program that knows `levels`.
+    /// That of this directory, with an identity that says `floor`, for a program that knows `levels`.
     pub fn of(directory: &Path, levels: Levels, floor: Level) -> Self {
         Self { directory: directory.to_owned(), voice: Mutex::new(Voice { levels, floor }) }
     }

@@ -66,7 +66,7 @@ pub struct Host {
     ends_in_doubt: AtomicBool,
     /// Cores that have not been told yet what their groups may lack, where the log on disk was found to lack its end.
     unsettled_count: AtomicUsize,
-    /// How scheduled backups are, if there are to be any.
+    /// How scheduled backups are doing, if there are any.
     backups: Mutex<Option<BackupFigures>>,
     /// Cores that have ended, and had nothing that would be lost with them.
     blank_count: AtomicUsize,
@@ -133,7 +133,7 @@ pub struct Knobs {
 }
 
 impl Host {
-    /// The core whose thread waits for this core's sockets.
+    /// The core with the thread that waits for this core's sockets.
     pub fn watcher(&self, core: usize) -> usize {
         self.desks[core].sockets.watcher()
     }
@@ -202,7 +202,7 @@ impl Host {
         }
     }
 
-    /// A host whose main thread listens to `news`.
+    /// A host with a main thread that listens to `news`.
     pub fn new(
         log: Arc<Log>,
         mailboxes: Vec<(Mailbox, Sockets)>,

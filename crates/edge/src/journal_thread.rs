@@ -70,8 +70,8 @@ pub enum Notice<'a> {
     /// These appends (group, ticket) are as safe as was asked for: durable, or with the system. In order within each
     /// group.
     Persisted(&'a [(u32, u64)]),
-    /// The same, told by a core's thread, which has written them: it will see to the cores that it is called to, whose
-    /// numbers are added to the list.
+    /// The same, told by a core's thread, which has written them. It will see to the cores that it is called to, and
+    /// adds their numbers to the list.
     WrittenOnCore(&'a [(u32, u64)], &'a mut Vec<usize>),
     /// [`JournalQueue::is_full`] is false again.
     TakesMore,
@@ -132,7 +132,7 @@ struct Lane {
 #[derive(Default)]
 struct Waiting {
     appends: Vec<Append>,
-    /// One of them is to be durable, and with it all before it.
+    /// One of them must be made durable, and with it all before it.
     needs_sync: bool,
 }
 
@@ -168,7 +168,7 @@ struct Shared {
     waiting: AtomicU64,
     /// Appends have been left of which the thread has not been told.
     has_unannounced: AtomicBool,
-    /// Of the appends that have been left, one is to be durable.
+    /// Of the appends that have been left, one must be made durable.
     needs_sync: AtomicBool,
     queue_bytes: AtomicU64,
     queue_count: AtomicU64,
@@ -361,12 +361,12 @@ impl JournalQueue {
         self.control(Control::Mark { group, mark, hard_state, done });
     }
 
-    /// Entries of a group behind `index` are to be kept for members that lack them.
+    /// Entries of a group behind `index` must be kept for members that lack them.
     pub fn hold(&self, group: u32, index: u64) {
         self.control(Control::Hold { group, index });
     }
 
-    /// Entries of a group behind `index` are to be kept because the archive lacks them.
+    /// Entries of a group behind `index` must be kept because the archive lacks them.
     pub fn hold_for_archive(&self, group: u32, index: u64) {
         self.control(Control::HoldForArchive { group, index });
     }
@@ -395,7 +395,7 @@ impl JournalQueue {
         self.announce();
     }
 
-    /// True while the log is being written or synced: others who use the disk had better wait.
+    /// True while the log is being written or synced: others who use the disk should wait.
     pub fn is_writing(&self) -> bool {
         self.shared.is_writing.load(Ordering::Relaxed) || self.shared.is_syncing.load(Ordering::Relaxed)
     }
@@ -478,7 +478,7 @@ struct Writer {
     syncs: Sender<(Syncing, Instant)>,
     /// Handed in and not yet written.
     appends: VecDeque<Append>,
-    /// One of these is to be durable.
+    /// One of these must be made durable.
     needs_sync: bool,
     /// Those that have not been told of, in order.
     tickets: Vec<(u32, u64)>,
@@ -659,8 +659,8 @@ impl Writer {
         }
     }
 
-    /// Writes all appends that are waiting, and syncs if one of them is to be durable. A core that does so is called by
-    /// the listener to cores that rest.
+    /// Writes all appends that are waiting, and syncs if one of them must be made durable. A core that does so is
+    /// called by the listener to cores that rest.
     fn write_appends(&mut self, mut called: Option<&mut Vec<usize>>) -> Result<(), Fault> {
         while !self.appends.is_empty() {
             let mut bytes = 0;
@@ -921,7 +921,7 @@ impl Writer {
         shared.dirty_since.store(since, Ordering::Relaxed);
     }
 
-    /// When something is to be done although nothing is handed in.
+    /// When something must be done although nothing is handed in.
     fn next_due(&self) -> Option<Instant> {
         let is_every_second = self.shared.lazy_sync.load(Ordering::Relaxed) == LazySync::EverySecond as u8;
         let may_sync = is_every_second && !self.shared.is_syncing.load(Ordering::Relaxed);
@@ -1049,7 +1049,7 @@ mod tests {
             thread.queue().flush();
             let counters = thread.queue().counters();
             assert_eq!((counters.queue_bytes, counters.unsynced_us), (0, 0));
-            // One that is to be durable also makes all before it durable.
+            // An append that must be durable also makes all before it durable.
             thread.queue().submit(1, &mut vec![(append(1, 1, 100), false), (append(1, 2, 100), true)]);
             assert_eq!([tickets.recv().unwrap(), tickets.recv().unwrap()], [(1, 1), (1, 2)]);
             thread.stop(true).unwrap();

@@ -7,9 +7,9 @@
 //!
 //! A core writes the little that it has to say itself, and reads the log's lane of its groups itself, and wakes nobody:
 //! between nodes every hop of a thread is paid for by all clients that wait for a quorum. So this lane has a connection
-//! for each core of the dialling node, and who accepted one gives it to the core whose groups it carries. What is
-//! large, and what a socket does not take, the thread writes; it reads the other lanes, so that no heartbeat waits
-//! behind what a core does with entries.
+//! for each core of the dialling node, and the node that accepted one gives it to the core with the groups that it
+//! carries. What is large, and what a socket does not take, the thread writes; it reads the other lanes, so that no
+//! heartbeat waits behind what a core does with entries.
 //!
 //! What cannot be sent is dropped, and the cores are told: their protocols ask again. Nothing is ever resent here.
 //!
@@ -72,9 +72,9 @@ const REFUSED_MAX: usize = 1_000;
 
 /// A message of a core on its way out.
 pub struct Outgoing {
-    /// To whom.
+    /// The node that gets it.
     pub to: NodeId,
-    /// Whose.
+    /// The group that it is about.
     pub group: u32,
     /// How.
     pub lane: Lane,
@@ -92,7 +92,7 @@ pub struct PeerQueue {
     reports: Mutex<Vec<LinkReport>>,
 }
 
-/// To whom a link leads, on which lane, and on the log's lane of which core's groups.
+/// Which node a link leads to, on which lane, and on the log's lane to which core's groups.
 type Place = (NodeId, Lane, u32);
 
 /// A link that cores write to beside the thread.
@@ -294,7 +294,7 @@ pub struct Peers {
     links: BTreeMap<usize, Arc<SharedLink>>,
     tokens: BTreeMap<Place, usize>,
     callers: BTreeMap<usize, Caller>,
-    /// Those that have been let in and that no core reads: whether one shall, once it is known which.
+    /// Those that have been let in and that no core reads: whether a core should, once it is known which.
     inbound: BTreeMap<usize, Heeded>,
     /// Invitations that have let a node in, until they would expire: until when, and which node.
     used: BTreeMap<[u8; 8], (u64, u64)>,
@@ -302,9 +302,9 @@ pub struct Peers {
     refused: BTreeMap<(IpAddr, String), (Instant, u64)>,
     /// Nodes that the cluster has removed.
     removed: BTreeSet<NodeId>,
-    /// Links whose address somebody is being asked for.
+    /// Links with an address that somebody is being asked for.
     resolving: BTreeSet<usize>,
-    /// Listeners whose callers could not all be accepted, and when to try again.
+    /// Listeners that could not accept all callers, and when to try again.
     unaccepted: BTreeMap<usize, Instant>,
     /// When that was told last.
     unaccepted_told: Option<Instant>,
@@ -761,7 +761,7 @@ impl Peers {
         }
     }
 
-    /// Something has been lost on a link: those whose groups it carries start over.
+    /// Something has been lost on a link: the groups that it carries start over.
     fn tell_unreachable(&self, (node, lane, core): Place) {
         if lane == Lane::Log {
             self.host.desks[core as usize].mailbox.post(Mail::Event(Event::Unreachable { node }));
@@ -1358,7 +1358,7 @@ pub struct Answer {
     pub level: Level,
 }
 
-/// Who asks.
+/// The node that asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
     /// The number of the node.

@@ -442,7 +442,7 @@ fn own_host(addresses: &[String], join: &str) -> (String, bool) {
     }
 }
 
-/// Whose directory it is, where a node of the cluster to be joined is found, and what this one shows to others.
+/// The identity of a directory, where a node of the cluster to be joined is found, and what this node shows to others.
 type Beginning = (Identity, Vec<(NodeId, Member)>, Option<Credentials>);
 
 /// Why a node knows nothing of that.
@@ -499,7 +499,7 @@ impl Joining<'_> {
             (_, None) if self.is_member => Ok((self.insist(move || peers::ask(&join, None, node, patience))?, None)),
             (_, None) => {
                 let cause = "a token is needed: `holdfast cluster invite`, asked of any node there, prints one for \
-                             --token, --token-file or HOLDFAST_TOKEN. To join a cluster whose links are plain, as before \
+                             --token, --token-file or HOLDFAST_TOKEN. To join a cluster with plain links, as before \
                              there were tokens, say --tls-cluster no";
                 Err(Fault::Setting { name: "join", cause: cause.to_owned() }.into())
             }
@@ -561,8 +561,8 @@ impl Joining<'_> {
     }
 }
 
-/// Reads whose directory it is, or makes up who it will be. A new identity is written when the journal is opened; what
-/// the node shows to others is kept before, so that no identity is ever without it.
+/// Reads a directory's identity, or makes a new one. A new identity is written when the journal is opened; what the
+/// node shows to others is kept before, so that no identity is ever without it.
 fn identity(
     options: &Options,
     files: Option<&LinkSecurity>,
@@ -655,7 +655,7 @@ fn identity(
     Ok((identity, seeds, credentials))
 }
 
-/// Makes an authority for the cluster of a node that does not run, and whose directory is from before there were any.
+/// Makes an authority for the cluster of a node that does not run and has a directory from before there were any.
 /// Answers what logs call it.
 ///
 /// # Errors
@@ -669,7 +669,7 @@ pub fn secure_directory(directory: &Path) -> Result<String, Fault> {
     Ok(authority.name())
 }
 
-/// A file that is not ours, in a directory that is to be made new.
+/// A file that is not ours, in a directory that must be made new.
 fn foreign_file(directory: &Path) -> Option<String> {
     let names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.filter_map(|name| name.into_string().ok()).find(|name| journal::is_foreign_file(name))
@@ -1107,7 +1107,7 @@ mod tests {
         assert_eq!(found(&["0.0.0.0", "10.1.2.3"], ""), known("10.1.2.3"));
         assert_eq!(found(&["127.0.0.1", "fd00::7"], ""), known("[fd00::7]"));
         assert_eq!(found(&["node-1.example"], ""), known("node-1.example"));
-        // Whom it joins is on the same machine: that says nothing of where others are.
+        // The node that it joins is on the same machine: that says nothing of where others are.
         assert_eq!(found(&["0.0.0.0"], "127.0.0.1:17001"), ("127.0.0.1".to_owned(), true));
         assert_eq!(found(&["*", "-::*"], "127.0.0.1:17001"), ("127.0.0.1".to_owned(), true));
     }

@@ -30,7 +30,7 @@ pub enum Unanswered {
 
 /// A client's session of the console.
 pub struct Session {
-    /// As whom.
+    /// The user that it acts as.
     pub user: String,
     stream: UnixStream,
     decoder: FrameDecoder,

@@ -73,8 +73,8 @@ impl JournalQueue {
         outcome.has_written
     }
 
-    /// True if the thread sleeps, and nothing has been handed to it or is to be. That may change at once: this is for
-    /// the sake of those who gain nothing by being written here, not for safety.
+    /// True if the thread sleeps, has nothing handed to it, and no sync is under way. That may change at once: this is
+    /// for the sake of those who gain nothing by being written here, not for safety.
     fn thread_is_idle(&self) -> bool {
         let shared = &*self.shared;
         shared.sleep.load(Ordering::SeqCst) == PARKED

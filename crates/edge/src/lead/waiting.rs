@@ -30,7 +30,7 @@ impl Leading {
             return self.answer(request, FollowersAnswer::default());
         }
         if request.places.is_empty() {
-            // Anyone who asks has been answered, and what it was answered about has been told to us before.
+            // The client has its answers, and we were told before that what it was answered about.
             request.places = self.merger.places();
         }
         let until = Instant::now() + Duration::from_millis(request.patience_ms);

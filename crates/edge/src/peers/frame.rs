@@ -77,7 +77,7 @@ impl Purpose {
     }
 }
 
-/// Who dials, and whom.
+/// Who dials which node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// What for.
@@ -132,7 +132,7 @@ pub enum Verdict {
     Removed,
     /// Here all links are encrypted.
     NeedsTls,
-    /// Here no link is encrypted. Said to who has begun with TLS, to whom it is only not TLS.
+    /// Here no link is encrypted. Said to a node that has begun with TLS: to that node it is only not TLS.
     NoTls,
     /// The versions differ. Who is told so sees it from the version of the answer.
     WrongVersion,
@@ -350,7 +350,8 @@ fn seal(mut out: Vec<u8>, length: usize) -> Vec<u8> {
 }
 
 /// The version of a greeting or its answer, as soon as so much of it has come. In every version it begins in the same
-/// way, so that ends of different versions, whose greetings may differ in length, tell each other instead of waiting.
+/// way, so that ends of different versions tell each other instead of waiting, although their greetings may differ in
+/// length.
 pub fn version_in(bytes: &[u8]) -> Result<Option<u16>, Malformed> {
     let seen = bytes.len().min(MAGIC.len());
     if bytes[..seen] != MAGIC[..seen] {

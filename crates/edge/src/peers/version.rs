@@ -16,7 +16,7 @@ pub const fn version_of(level: Level) -> u16 {
     level.0 as u16 + 8
 }
 
-/// The level whose version this is.
+/// The level that speaks this version.
 fn level_of(version: u16) -> Level {
     Level(u8::try_from(version.saturating_sub(8)).unwrap_or(u8::MAX))
 }

@@ -114,7 +114,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Opens what there is, or starts over. With what is to be told of it.
+    /// Opens what there is, or starts over. With what to say about that, if anything.
     ///
     /// # Errors
     /// If it cannot be read or written.

@@ -25,7 +25,7 @@ const TEXT_BYTES_MAX: usize = (HEAD_BYTES + 10 * (GROUPS_MAX as usize + 2) + CHE
 /// A place among the changes of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// Whose changes they are.
+    /// The cluster with these changes.
     pub cluster: u128,
     /// All of earlier moments and of this one has been read.
     pub base: UnixMillis,

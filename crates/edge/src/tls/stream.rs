@@ -196,7 +196,7 @@ impl<S: Read + Write> TlsStream<S> {
                     return Ok(bytes.len());
                 }
                 Ok(_) => {}
-                // What has been decrypted is to be taken first.
+                // What has been decrypted must be taken first.
                 Err(_) => break,
             }
             match self.tls.process_new_packets() {
