@@ -245,7 +245,7 @@ impl Glimpse<'_> {
     }
 }
 
-/// Elements whose texts are fetched side by side when many are read.
+/// How many elements have their texts fetched side by side when many are read.
 const NEAR_COUNT: usize = 16;
 
 /// Writes elements one behind the other with `put`, until `out` has `end` bytes or there are no more. Answers how many.

@@ -378,7 +378,7 @@ impl Keyspace {
         self.view(database, moment).peek(key).map_or(0, |entry| entry.version())
     }
 
-    /// What is to be known of a key before a command runs, for readers that do not expire by our moments.
+    /// The state of a key before a command runs, for readers that do not expire keys by our moments.
     pub fn standing(&self, database: u16, key: &[u8], moment: Moment) -> Standing {
         let Some(record) = self.databases[usize::from(database)].find(self.place(key), key) else {
             return Standing::Absent;
@@ -478,7 +478,7 @@ impl Keyspace {
         self.tuning
     }
 
-    /// What is to be noted of what happens to keys; at first nothing is.
+    /// Which changes to keys to note; at first none are.
     pub fn listen(&mut self, classes: Classes) {
         self.notices.wanted = classes;
     }
@@ -542,8 +542,8 @@ impl Keyspace {
         UnixMillis(self.latest)
     }
 
-    /// Does up to `budget` units of physical work: removes keys whose deadline is not after `moment`, frees what has
-    /// been flushed, and large values that are gone. A unit is about one key. True if there is more to do at once.
+    /// Does up to `budget` units of physical work: removes keys with a deadline not after `moment`, frees what has been
+    /// flushed, and large values that are gone. A unit is about one key. True if there is more to do at once.
     ///
     /// `moment` must be that of an applied entry: then nobody can ask for a key that this removes.
     pub fn collect(&mut self, moment: Moment, budget: usize) -> bool {
@@ -658,8 +658,8 @@ impl Keyspace {
 
     /// Chance for a change that takes some of what a key has `len` of.
     ///
-    /// What a script changes is changed twice: first on copies, whose answers the script gets, and then by its entry.
-    /// Both must take the same, in keyspaces that have seen different numbers of changes until then.
+    /// What a script changes is changed twice: first on copies, which give the script its answers, and then by its
+    /// entry. Both must take the same, in keyspaces that have seen different numbers of changes until then.
     pub(crate) fn prng_to_take(moment: Moment, key: &[u8], len: usize) -> Prng {
         let mut seed = moment.seed ^ (len as u64) << 32 ^ key.len() as u64;
         for part in key.chunks(8) {

@@ -10,7 +10,7 @@ use super::{Body, ELEMENTS_MAX, Near, VectorSet, level_for};
 pub(crate) const BUILD_EFFORT_DEFAULT: usize = 200;
 /// How many a search keeps in view, if nothing else is said.
 pub(crate) const SEARCH_EFFORT_DEFAULT: usize = 100;
-/// Most that either keeps in view, whatever is said, unless as many are to be found: this bounds how long it takes.
+/// Most that either keeps in view, whatever is said, unless more must be found: this bounds how long it takes.
 pub(crate) const EFFORT_MAX: usize = 10_000;
 
 /// Bytes of directions that are compared at most when an element is joined to others or taken from them; what then is
@@ -158,7 +158,7 @@ impl VectorSet {
         found.into_sorted_vec()
     }
 
-    /// Adds an element, whose name must be new.
+    /// Adds an element. Its name must be new.
     ///
     /// # Panics
     /// If there are as many elements as there are slots.

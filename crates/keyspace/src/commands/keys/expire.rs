@@ -76,7 +76,7 @@ enum Unit {
     Milliseconds,
 }
 
-/// When the new expiry is to be set.
+/// When to set the new expiry.
 #[derive(Clone, Copy, Default)]
 struct Condition {
     /// Only if there is none yet.

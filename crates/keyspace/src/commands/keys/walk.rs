@@ -128,7 +128,7 @@ pub fn parse_cursor(word: &[u8]) -> Result<u64, Refusal> {
     Ok(if negative { magnitude.wrapping_neg() } else { magnitude })
 }
 
-/// Keys on their way into an array whose length is known only at the end.
+/// Keys on their way into an array. Its length is known only at the end.
 struct Found {
     names: Writer,
     count: usize,

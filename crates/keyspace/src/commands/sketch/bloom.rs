@@ -34,7 +34,7 @@ fn bad_data() -> Refusal {
     Refusal::new("ERR received bad data")
 }
 
-/// What a new filter is to be.
+/// Parameters of a new filter.
 struct Wish {
     error: f64,
     capacity: i64,

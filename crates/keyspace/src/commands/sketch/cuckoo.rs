@@ -31,7 +31,7 @@ fn not_found() -> Refusal {
     Refusal::new("ERR not found")
 }
 
-/// What a new filter is to be.
+/// Parameters of a new filter.
 struct Wish {
     capacity: i64,
     bucket_len: i64,

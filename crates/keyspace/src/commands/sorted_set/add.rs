@@ -50,7 +50,7 @@ pub(in crate::commands) struct Conditions {
     pub(in crate::commands) if_there: bool,
     if_greater: bool,
     if_less: bool,
-    /// The score is to be added to the one that the member has.
+    /// The score is added to the one that the member has.
     adds: bool,
 }
 

@@ -66,7 +66,7 @@ pub(super) const ZREMRANGEBYLEX: DataCommand = DataCommand {
     name: "zremrangebylex",
     since: "2.8.9",
     group: Group::SortedSet,
-    summary: "Takes the members between two names out of a sorted set whose scores are equal.",
+    summary: "Takes the members between two names out of a sorted set with equal scores.",
     complexity: "O(M log N) with M the number of members taken out.",
     syntax: "key min max",
     arity: 4,

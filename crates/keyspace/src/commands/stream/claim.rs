@@ -139,7 +139,7 @@ impl Claim<'_> {
             && stream.change().hear_of(self.group, self.consumer, self.now)
     }
 
-    /// True if an entry that exists is to be taken.
+    /// True if an entry that exists can be claimed.
     fn takes(&self, pending: Option<&Pending>) -> bool {
         match pending {
             None => self.is_forced,
@@ -248,7 +248,7 @@ fn xautoclaim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Resul
     Ok(())
 }
 
-/// What XAUTOCLAIM has come upon.
+/// What XAUTOCLAIM has found.
 #[derive(Default)]
 struct Sweep {
     claimed: Vec<Pending>,

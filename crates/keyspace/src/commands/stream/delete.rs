@@ -83,7 +83,7 @@ fn parse(args: Args<'_>, first: usize) -> Result<Request<'_>, Refusal> {
     Ok(Request { references: references.unwrap_or_default(), words })
 }
 
-/// Deletes an entry, unless references to it are to be heeded and there are any.
+/// Deletes an entry, unless there are references to it that must be respected.
 fn delete(stream: &mut StreamMut<'_, '_>, id: Id, references: References) -> i64 {
     match references {
         References::Heeded if stream.as_ref().is_referenced(id) => return REFERENCED,

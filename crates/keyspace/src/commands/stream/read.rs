@@ -72,7 +72,7 @@ pub(crate) struct Reading<'a> {
     count_max: usize,
     /// About how many bytes the answer may have.
     bytes_max: usize,
-    /// For how many milliseconds to wait if there is nothing; 0 is for ever.
+    /// For how many milliseconds to wait if there is nothing; 0 means without limit.
     pub(crate) wait_ms: Option<u64>,
     group: Option<AsConsumer<'a>>,
     /// Entries that have been pending for so many milliseconds are given out again.

@@ -59,7 +59,7 @@ impl<'a> Comparison<'a> {
     /// True if the string is as it must be.
     ///
     /// # Errors
-    /// If the operand is to be a digest and is too long or too short for one.
+    /// If the operand must be a digest and is too long or too short for one.
     pub(super) fn holds(self, value: Str<'_>) -> Result<bool, Refusal> {
         let is_equal = match self.with {
             With::Value => value.to_bytes(&mut ItoaBuffer::new()) == self.operand,

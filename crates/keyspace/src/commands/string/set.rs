@@ -89,7 +89,7 @@ enum Condition<'a> {
 
 /// What is said about when the value ends: at most one of several words.
 pub(super) enum Lifetime<'a> {
-    /// Nothing: SET makes the value live for ever, GETEX leaves its life as it is.
+    /// Nothing: SET removes the value's deadline, GETEX leaves it as it is.
     Unsaid,
     /// The one word without a time: KEEPTTL for SET, PERSIST for GETEX.
     Word,
