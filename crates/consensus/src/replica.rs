@@ -275,14 +275,14 @@ pub struct Progress {
     pub is_restoring: bool,
 }
 
-/// What is to be done next. Anyone who takes it must do all of it.
+/// What to do next. A caller that takes it must do all of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ready {
     /// To be carried to their nodes, at once. What needs durability first is held back until `persisted`.
     pub messages: Vec<Message>,
     /// To be made durable.
     pub append: Option<Append>,
-    /// The state machine is to be replaced by this checkpoint. Nothing of `committed` comes with it, and nothing more
+    /// The state machine must be replaced by this checkpoint. Nothing of `committed` comes with it, and nothing more
     /// may be taken before `append`, if there is one, and the checkpoint are durable together.
     pub restored: Option<Restored>,
     /// To be applied, in order. An entry of kind `Normal` without data marks a new leader; one of kind `Membership` has
@@ -347,7 +347,7 @@ pub struct Replica {
     membership: Membership,
     /// Entries up to here have had their effect on `membership` when this replica was made.
     folded_index: u64,
-    /// Changes of membership in the log whose commitment has not been handed out to be made durable.
+    /// Indexes of changes of membership in the log that have not been handed out as committed yet, to be made durable.
     changes: VecDeque<u64>,
     /// Ticket that makes a restored checkpoint durable; 0 when there is none.
     restoring: u64,
@@ -549,8 +549,8 @@ impl Replica {
         Ok(replica)
     }
 
-    /// It is so late now, on the host's monotonic clock. To be told after what has arrived, and before what is to be
-    /// sent: the clock is read between the two.
+    /// Sets the time on the host's monotonic clock. Call it after all that has arrived has been told, and before
+    /// anything is sent: the clock is read between the two.
     pub fn tell_time(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.promise.tell_time(now);
@@ -675,7 +675,7 @@ impl Replica {
                 return Err(Refused::NotLeader);
             }
             MessageKind::HandOver if self.is_vacant() => return Ok(()),
-            // Who asks for this vote has not heard that the voter was let go, and forgot what it had acknowledged.
+            // The sender has not heard that this voter was let go; the voter has forgotten what it had acknowledged.
             MessageKind::Vote | MessageKind::PreVote if !self.may_vote() => return Ok(()),
             MessageKind::Vote | MessageKind::PreVote if self.promise.holds() && !is_handed_over => return Ok(()),
             MessageKind::Append if !of_the_past && self.is_overtaken_by(&message) => return Err(Refused::Overtaken),
@@ -859,8 +859,8 @@ impl Replica {
         self.recovery = None;
     }
 
-    /// If others are asked for their votes now, all starts over; and anyone who may vote already is asked as well: the
-    /// library asks those of whom that is known.
+    /// If others are asked for their votes now, all starts over. Nodes that may already vote, but are no voters here
+    /// yet, are asked too; the library asks the others.
     fn begin_ballot(&mut self, messages: &mut Vec<Message>) {
         let is_request = |message: &&Message| matches!(message.kind, MessageKind::Vote | MessageKind::PreVote);
         let Some(request) = messages.iter().find(is_request).cloned() else { return };
@@ -1008,7 +1008,7 @@ impl Replica {
         Ok(())
     }
 
-    /// What is to be done next; `None` when nothing is. Call until `None`, after any other call.
+    /// What to do next; `None` when there is nothing. Call until `None`, after any other call.
     pub fn take_ready(&mut self) -> Option<Ready> {
         self.tell_commit();
         let outbox = std::mem::take(&mut self.outbox);

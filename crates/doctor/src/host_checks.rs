@@ -122,7 +122,7 @@ pub fn memory_pressure(window: &Window<'_>) -> Finding {
         )
 }
 
-/// Events a second of `/proc/vmstat`, added up over counters whose names begin so.
+/// Events a second of `/proc/vmstat`, added up over all counters with such a name.
 fn vmstat_rate(window: &Window<'_>, is_counted: impl Fn(&str) -> bool) -> Result<f64, String> {
     let (before, after) = match (&window.before.vmstat, &window.after.vmstat) {
         (Ok(before), Ok(after)) => (before, after),
@@ -460,7 +460,7 @@ fn sync_reference() -> String {
     format!("p50 at most {}, p99 at most {}", millis(SYNC_P50_MS), millis(SYNC_P99_MS))
 }
 
-/// What was written to a disk, by whom.
+/// What was written to a disk, and by which process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DiskUse {
     /// The device, by name.
@@ -489,7 +489,7 @@ pub fn writers(used: Result<&DiskUse, String>, slow: Option<f64>, is_witnessed: 
     let share = others / used.written_per_second.max(1.0);
     let top = match &used.top {
         Some((name, rate)) if *rate > 0.0 => format!("most by {name}, {}/s", bytes(*rate)),
-        _ => "by nobody whose writes may be read here".to_owned(),
+        _ => "by processes that may not be read here".to_owned(),
     };
     let value = format!("{}/s by others, {} of all", bytes(others), percent(share));
     let is_load = others > WRITERS_BYTES_PER_SECOND_MIN && share > OTHERS_SHARE_MAX;
@@ -624,7 +624,7 @@ mod tests {
         }
     }
 
-    /// A window of ten seconds, at whose end `change` has happened.
+    /// A window of ten seconds; `change` has happened at its end.
     fn after(change: impl Fn(&mut Counters), judge: impl Fn(&Window<'_>) -> Finding) -> Finding {
         let moment = Instant::now();
         let before = idle(moment);

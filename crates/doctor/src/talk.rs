@@ -187,7 +187,7 @@ pub struct PastStall {
     pub ended_ms: u64,
     /// Microseconds it took.
     pub micros: u64,
-    /// Whom the server blames: `work` is itself.
+    /// What the server blames: `work` is the server itself.
     pub cause: String,
     /// What it did.
     pub work: String,

@@ -37,7 +37,7 @@ pub struct LogMap {
 /// Which entries are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Whose.
+    /// The group of the log.
     pub group: u32,
     /// Index of the first.
     pub first: u64,

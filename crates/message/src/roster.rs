@@ -19,7 +19,7 @@ pub struct Member {
     pub zone: String,
     /// It is to go: its groups find others for what it does, and then do without it.
     pub is_leaving: bool,
-    /// It has been removed, for ever: no group has it any more.
+    /// It has been removed for good: no group has it any more.
     pub is_removed: bool,
 }
 

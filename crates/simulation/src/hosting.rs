@@ -1202,7 +1202,7 @@ impl Universe {
 
     // ---- agreement --------------------------------------------------------------------------------------------------
 
-    /// The machines whose nodes belong to the cluster, as the replica of group 0 has it that is furthest: at times
+    /// The machines with nodes that belong to the cluster, as the most advanced replica of group 0 has it: at times
     /// nobody leads. The first machines if it has no roster.
     pub(crate) fn members(&self) -> Vec<usize> {
         match self.roster() {
@@ -1307,7 +1307,7 @@ impl Universe {
         })
     }
 
-    /// The replicas of a group, if they are where they are to be, one leads, and all have applied as much.
+    /// The replicas of a group, if they are where they belong, one leads, and all have applied as much.
     fn replicas_of_one_length(&self, group: u32) -> Option<Vec<&Group>> {
         let members = self.members();
         let voters = self.voters_max(members.len());

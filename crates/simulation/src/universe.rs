@@ -242,7 +242,7 @@ impl Universe {
             .map(|index| {
                 let drift = faults.clock_drift as i64;
                 let drift = match plan.canary {
-                    // One whose lease lasts too long, and others who are free too soon.
+                    // One with a lease that lasts too long, and others who are free too soon.
                     Some(Canary::LongLease) => {
                         if index == 0 {
                             -drift

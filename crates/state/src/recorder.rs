@@ -280,7 +280,7 @@ impl Recorder {
         }
     }
 
-    /// A step of its own, in front of that of the item: something was swept away whose time had come.
+    /// A step of its own, in front of that of the item: something expired was swept away.
     fn sweep(&mut self, fill: impl FnOnce(&mut Step)) {
         let (index, moment) = (self.step.index, self.step.moment);
         let mut step = Step { index, moment, phase: Phase::Swept, ..Step::default() };

@@ -13,7 +13,7 @@ use message::{GroupId, NodeId, TransactionId};
 
 use crate::{Outcomes, ReplyCache, State};
 
-/// A transaction over several groups that one of them has prepared, and whose end that group does not know.
+/// A transaction over several groups that one of them has prepared without knowing how it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unresolved {
     /// Which.

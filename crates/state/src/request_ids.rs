@@ -71,7 +71,7 @@ impl RequestIds {
         self.kept.insert(place, Kept { digest, until, reply });
     }
 
-    /// Forgets answers whose time is over: those that were due first, and not too many at once.
+    /// Forgets answers that have expired: those that were due first, and not too many at once.
     pub fn forget(&mut self, now: UnixMillis) {
         for _ in 0..FORGOTTEN_PER_ENTRY_MAX {
             match self.due.first() {

@@ -34,7 +34,7 @@ pub struct Cluster {
     cut: BTreeSet<(u64, u64)>,
     seed: u64,
     pub transcript: String,
-    /// Replicas are told all that is delivered before they are asked what is to be done, as a host does.
+    /// Replicas are told all that is delivered before they are asked what to do, as a host does.
     pub settles_late: bool,
 }
 

@@ -212,8 +212,8 @@ fn who_was_led_far_ahead_is_followed_when_the_liar_is_gone() {
     }
 }
 
-/// A learner's term deposes the only voter, whose disk is slow. Nobody else's vote is asked for, which would wait for
-/// it.
+/// A learner's term deposes the only voter, which has a slow disk. Nobody else is asked for a vote: the request would
+/// wait for that disk.
 #[test]
 fn who_is_alone_leads_again_when_what_it_holds_is_on_its_disk() {
     let mut cluster = Cluster::new(1, 1, 1);

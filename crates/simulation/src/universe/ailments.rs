@@ -1,5 +1,5 @@
 //! Nodes ail, and do not die: two do not hear each other although a third hears both, a disk is full, or somebody
-//! starts a copy of a node. A leader that had better not lead hands over, a copy is refused, and no client of any node
+//! starts a copy of a node. A leader that should not lead hands over, a copy is refused, and no client of any node
 //! notices more than a pause.
 
 use std::collections::BTreeMap;

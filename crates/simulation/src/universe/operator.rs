@@ -116,8 +116,8 @@ impl Universe {
     }
 
     /// Asks the others to let a lost node go, for as long as it is a member, also if it is known to leave: nodes that
-    /// have just been started may not know yet that it is one. Where all who vote are in doubt and it was one of them,
-    /// somebody has to say first that those who are left are to be trusted.
+    /// have just been started may not know yet that it is one. If all who vote are in doubt and the lost node was one
+    /// of them, somebody must first say that those who are left can be trusted.
     pub(super) fn operator_looks(&mut self, machine: usize) {
         self.at(self.now + LOOK_INTERVAL, What::OperatorLooks { machine });
         let node = NodeId(machine as u64 + 1);

@@ -259,7 +259,7 @@ impl Fleet {
         }
         while !this.is_led() {
             if this.now > LEADERS_WAIT_MAX {
-                return Err("a minute has passed, and the groups are not led where they are to be".to_owned());
+                return Err("a minute has passed, and the groups are not led by the nodes that should lead".to_owned());
             }
             this.live(100 * MILLISECOND);
         }
@@ -267,7 +267,7 @@ impl Fleet {
         Ok(this)
     }
 
-    /// Everybody is where he is to be, and all cores know it.
+    /// Every group is led where it should be, and all cores know it.
     fn is_led(&self) -> bool {
         let cores = usize::from(self.shape.cores);
         let is_served = self.seats.iter().all(|seat| seat.core.is_loaded() && seat.core.is_served());
