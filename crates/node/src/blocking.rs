@@ -16,9 +16,9 @@
 //! ```
 //!
 //! One at a time, first come first served. A try is an ordinary request: logged, executed once, atomic over groups. So
-//! an element goes to exactly one client or stays. Who would claim what is pending in a stream's group is woken, too,
-//! when something has been idle for long enough. Lines are the leader's own state and are not replicated: a waiter
-//! whose groups are not all led from here takes its place again every [`limits::LINE_RENEWAL_INTERVAL`].
+//! an element goes to exactly one client or stays. A client that would claim what is pending in a stream's group is
+//! woken, too, when something has been idle for long enough. Lines are the leader's own state and are not replicated: a
+//! waiter with groups that are not all led from here takes its place again every [`limits::LINE_RENEWAL_INTERVAL`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -112,7 +112,7 @@ impl Line {
         self.waiters.iter().position(|other| other.origin == *waiter)
     }
 
-    /// Takes a waiter in, or hears that it still waits. Returns who is to be woken.
+    /// Takes a waiter in, or hears that it still waits. Returns the waiter to wake.
     fn stand(&mut self, waiter: Waiter, is_trying: bool, exists: bool) -> Option<Origin> {
         let origin = waiter.origin;
         if let Some(place) = self.place_of(&origin) {
@@ -136,7 +136,7 @@ impl Line {
 
     /// One has tried, and found nothing. If something has happened to the key meanwhile, it may have looked too early,
     /// and what there is now belongs to the first in line: the line starts over. That is done once until all have been
-    /// woken, since what happens all the time may be of use to the last of them only. Returns who is to be woken.
+    /// woken, since what happens all the time may be of use to the last of them only. Returns the waiter to wake.
     fn advance_behind(&mut self, tried: &Origin, exists: bool) -> Option<Origin> {
         if self.is_touched && !self.has_begun_anew {
             (self.is_touched, self.has_begun_anew) = (false, true);
@@ -251,7 +251,7 @@ impl Group {
         self.leader.lines.claims_from
     }
 
-    /// Wakes those for whom there is something to claim by now.
+    /// Wakes those that now have something to claim.
     pub(crate) fn wake_claimants(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         if self.leader.lines.claims_from.is_none_or(|from| from > now.unix) {
             return;
@@ -563,7 +563,7 @@ impl Core {
         }
     }
 
-    /// A waiter's word to a group of this core, from wherever it came.
+    /// A waiter's word to a group of this core, from any node or core.
     pub(crate) fn take_line(&mut self, note: LineNote, actions: &mut Vec<Action>) {
         let now = self.now;
         match self.group_mut(note.group).map(|group| group.standing()) {
@@ -649,7 +649,7 @@ impl Core {
         }
     }
 
-    /// Goes on with waiters whose tries have been answered.
+    /// Goes on with waiters after their tries have been answered.
     pub(crate) fn settle_waiting(&mut self, actions: &mut Vec<Action>) -> bool {
         let tried = self.sessions.take_tried();
         let any = !tried.is_empty();
@@ -801,7 +801,7 @@ impl Core {
         self.wait_ends.first().map(|(until, _)| *until)
     }
 
-    /// Ends waits whose time is up, and keeps the places of the others.
+    /// Ends waits that have timed out, and keeps the places of the others.
     pub(crate) fn pass_time_waiting(&mut self, actions: &mut Vec<Action>) {
         let now = self.now.instant;
         while let Some((until, id)) = self.wait_ends.first().copied()

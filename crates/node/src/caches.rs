@@ -327,7 +327,7 @@ impl Core {
         }
     }
 
-    /// In a cluster: a request is about to leave whose session keeps what it reads.
+    /// In a cluster: a request is about to leave, and its session keeps what it reads.
     pub(crate) fn remember_request(&mut self, request: &Request) {
         let Origin { core, session, ticket, .. } = request.origin;
         if self.context.routes[request.group.0 as usize].is_here {

@@ -74,15 +74,15 @@ pub struct Core {
     /// Groups that come into being while it runs.
     pub(crate) founding: Founding,
     pub(crate) splitting: Splitting,
-    /// For whom it is taken down what groups do, if for anybody.
+    /// The reader that gets a record of what groups do, if there is one.
     recording: Option<state::Reader>,
     pub(crate) outbox: Outbox,
     pub(crate) driver: Driver,
     /// Users of this node, before the cluster has said anything of them.
     own_users: Arc<Users>,
-    /// Changes of users that are to be made again when the cluster's parameters are of such a version.
+    /// Changes of users, to be made again when the cluster's parameters have this version.
     pub(crate) belated: Vec<(u64, u64)>,
-    /// Questions whose answers are not complete.
+    /// Questions that still lack answers.
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) next_question_id: u64,
     /// Sessions that wait for other nodes to hold their writes.
@@ -205,7 +205,7 @@ pub struct Context {
     pub is_clustered: bool,
     /// The cluster has removed this node.
     pub is_expelled: bool,
-    /// The process is about to stop: it had better not lead.
+    /// The process is about to stop: it should not lead.
     pub(crate) is_stopping: bool,
     /// Where each group is led.
     pub routes: Vec<Route>,
@@ -592,7 +592,7 @@ impl Core {
         self.groups_mut().for_each(|group| group.break_by(defect));
     }
 
-    /// One thing happens. What is to be done about it is appended to `actions`. Runs to completion: nothing is ever
+    /// One thing happens. What must be done about it is appended to `actions`. Runs to completion: nothing is ever
     /// suspended half-way.
     pub fn step(&mut self, now: Now, event: Event<'_>, actions: &mut Vec<Action>) {
         self.now = now;
@@ -899,8 +899,8 @@ impl Core {
         }
     }
 
-    /// These are the users from now on. Sessions obey the new rules at once; those whose user is gone, or that listen
-    /// to what they may no longer hear, are ended.
+    /// These are the users from now on. Sessions obey the new rules at once. A session is ended if its user is gone, or
+    /// if it listens to what it may no longer hear.
     pub(crate) fn install_users(&mut self, users: &Arc<Users>) {
         if users.version < self.context.users.version {
             return; // a later change has come from the first core already
@@ -1329,7 +1329,7 @@ impl Core {
     fn hear_announcement(&mut self, from: NodeId, node: NodeId, member: &Member, actions: &mut Vec<Action>) {
         let own = self.context.own_as_announced();
         let (own_node, is_alone, is_first_hand) = (self.context.node, self.context.roster.is_empty(), from == node);
-        // Whom this node has heard of speaks for itself. Others may wish to be taken in by this one.
+        // A node that this one has heard of speaks for itself. Others may wish to be taken in by this one.
         if own_node != node && is_alone {
             let serves = self.group_mut(GroupId(0)).is_none_or(|group| group.standing() == Standing::Serving);
             if !is_first_hand || !serves && self.acquaintances.knows(node) {
@@ -1420,7 +1420,8 @@ impl Core {
     fn get_acquainted(&mut self, from: NodeId, node: NodeId, member: &Member, actions: &mut Vec<Action>) {
         let (is_forsaken, now) = (self.is_forsaken(), self.now.instant);
         if self.acquaintances.hear(from, (node, member), is_forsaken, now) {
-            // Who is not among them is linked no longer: whom it asked to join is one of them from the start.
+            // A node that is not among them is linked no longer. The one that this node asked to join is among them
+            // from the start.
             actions.push(Action::Peers(self.acquaintances.places()));
         }
     }
@@ -1568,7 +1569,7 @@ impl Core {
         !self.context.is_clustered || self.context.routes.iter().any(leads)
     }
 
-    /// The origin of a request whose answer this core takes.
+    /// The origin of a request with an answer for this core to take.
     pub(crate) fn origin_of(&self, session: SessionId) -> Origin {
         let known = self.sessions.get(session);
         let asked = known.map_or(Durability::Server, |session| session.durability);
@@ -1888,7 +1889,7 @@ impl Core {
         }
     }
 
-    /// Takes a request for a group of this core from wherever it came.
+    /// Takes a request for a group of this core from any node or core.
     pub(crate) fn take_request(&mut self, request: Request, actions: &mut Vec<Action>) {
         let now = self.now;
         let standing = self.group_mut(request.group).map(|group| group.standing());
@@ -2433,7 +2434,7 @@ impl Core {
                     relieved.push(session.id);
                 }
             }
-            // Who waits for changes may wait for ever.
+            // A client that waits for changes may wait without end.
             if session.is_closing && (session.owed_count() == 0 || session.changes_wait.is_some()) {
                 let session_id = session.id;
                 actions.push(match session.follower.take_if(|follower| follower.wish.is_some()) {

@@ -181,7 +181,7 @@ impl Core {
     }
 
     /// What a client sends next waits for the answers to all that it is owed. Whatever else it waits for may come
-    /// earlier; one whose last request waits for data is owed its answer anyway.
+    /// earlier; if its last request waits for data, it is owed the answer anyway.
     fn hold_until_answered(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id)
             && session.hold != Hold::Blocked

@@ -41,11 +41,11 @@ pub(crate) struct Founding {
     pub(crate) hash_seed: u64,
     /// Groups below this number are there, or the host brings them.
     pub(crate) looked_at: u32,
-    /// Replicas whose beginning is not durable yet.
+    /// Replicas that have begun, but not durably yet.
     pub(crate) begun: BTreeMap<GroupId, Begun>,
 }
 
-/// A replica whose beginning is on its way to the disk.
+/// A replica that is bringing its beginning to the disk.
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub(crate) membership: Membership,

@@ -214,11 +214,11 @@ pub struct Group {
     spans: Vec<Span>,
     /// What this node's settings say of the forms of collections: to be logged while it leads.
     limits: Limits,
-    /// Whether keys shall expire; none as long as the setting has not been heard of: then it stays as the log says.
+    /// Whether keys expire; none as long as the setting has not been heard of: then it stays as the log says.
     import_mode: Option<bool>,
     /// What the log says of them, with what is still on its way.
     limits_logged: Limits,
-    /// Bytes of keys chosen for eviction whose removal is not yet applied.
+    /// Bytes of keys that were chosen for eviction and are not removed yet.
     pub(crate) evicting_bytes: usize,
     /// Those keys, with their databases: a victim is named again until it is gone.
     evicting: BTreeSet<(u16, Vec<u8>)>,
@@ -245,16 +245,16 @@ enum Waiter {
     Step(Origin),
     /// A read that comes after the items before it.
     Read(Box<DeferredRead>),
-    /// A lock already taken, whose keys are read here, if it is still the same grant.
+    /// A lock already taken: its keys are read here, if it is still the same grant.
     Fetch(Box<DeferredRead>),
     /// A script's client, for the next item, which holds the script's changes; with the reply.
     Script(Origin, Box<Finished>),
-    /// A client whose script has changed nothing and seen what the items before this place do; with the reply.
+    /// A client with a script that has changed nothing and seen what the items before this place do; with the reply.
     Told(Origin, Box<Finished>),
 }
 
 impl Waiter {
-    /// Who is to be answered.
+    /// The client or gateway to answer.
     fn origin(&self) -> Option<&Origin> {
         match self {
             Self::Write(origin) | Self::Step(origin) | Self::Script(origin, _) | Self::Told(origin, _) => Some(origin),
@@ -1209,7 +1209,7 @@ impl Group {
         let is_free =
             |key: &[u8]| if may_take_over { self.leader.locks.is_open(key) } else { !self.leader.locks.covers(key) };
         let free = self.leader.locks.is_empty() || !lock.whole && lock.keys.iter().all(|(_, key)| is_free(key));
-        // A lock on everything must not be overtaken for ever by locks on single keys.
+        // A lock on everything must not be overtaken without end by locks on single keys.
         let whole_waits = self.leader.held.iter().any(|held| matches!(held, Held::Lock(lock, ..) if lock.whole));
         if !free || whole_waits || self.is_barred {
             self.leader.held.push_back(Held::Lock(lock, origin, asked));
@@ -1527,7 +1527,7 @@ impl Group {
         for (transaction, prepared) in self.state.prepared() {
             let since = *self.prepared_since.entry(*transaction).or_insert(now.instant);
             let waited = now.instant.since(since);
-            // Those whose part is smaller are asked later to prepare theirs.
+            // A group with a smaller part is asked later to prepare it.
             let more = || limits::patience_for(entry::effects_bytes(prepared.effects()));
             if waited >= limits::PREPARED_PATIENCE && waited >= limits::PREPARED_PATIENCE + more() {
                 self.leader.inquiries.entry(*transaction).or_default();
@@ -1729,7 +1729,7 @@ impl Group {
         self.log_limits();
     }
 
-    /// Sets whether keys expire, in the same way. An import outlives the process: a node whose settings say nothing
+    /// Sets whether keys expire, in the same way. An import outlives the process: a node with settings that say nothing
     /// of it goes on as the log says.
     pub fn set_import_mode(&mut self, import_mode: bool) {
         self.import_mode = Some(import_mode);
@@ -1837,7 +1837,8 @@ impl Group {
 
     fn propose(&mut self, now: Now, heard: UnixMillis, prng: &mut Prng) -> bool {
         // While leadership is being handed over the log takes nothing. Whether this replica leads on is not known, so
-        // what has been taken waits: some of it counts already, as the end of a transaction whose keys others take.
+        // what has been taken waits: some of it counts already, such as the end of a transaction with keys that others
+        // take over.
         if self.leader.builder.is_empty() || self.replica.is_handing_over() {
             return false;
         }
@@ -2626,7 +2627,7 @@ impl Group {
         std::mem::take(&mut self.is_roster_new).then(|| self.roster().clone())
     }
 
-    /// Logs what is to be known of a node. The group must be [`Standing::Serving`].
+    /// Logs what the others must know of a node. The group must be [`Standing::Serving`].
     pub(crate) fn enlist(&mut self, node: NodeId, member: &Member) {
         self.leader.builder.enlist(node, member);
         self.leader.waiters.push(Waiter::Silent);
@@ -2687,8 +2688,8 @@ impl Group {
     }
 }
 
-/// When an entry counts as kept with which these wait: what the strictest of those asks for whom it changes something.
-/// What nobody waits for is as durable as the servers are set.
+/// When an entry that these wait for counts as kept: as the strictest of those asks that it changes something for. What
+/// nobody waits for is as durable as the servers are set.
 fn strictest(waiters: &[Waiter]) -> Durability {
     let of_item = |waiter: &Waiter| match waiter {
         Waiter::Write(origin) | Waiter::Step(origin) | Waiter::Script(origin, _) => Some(origin.durability),

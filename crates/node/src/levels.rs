@@ -36,7 +36,7 @@ use crate::outlet::Outlet;
 use crate::roster::Member;
 use crate::timeline::Kind;
 
-/// The group whose log says at which level the cluster is.
+/// The group with the log that says at which level the cluster is.
 pub(crate) const HOME: GroupId = GroupId(0);
 
 impl Context {
@@ -58,7 +58,7 @@ impl Context {
         self.whereabouts_to_announce().known_at(level)
     }
 
-    /// The level whose commands a gateway of this core takes. The leader that would log them has the last word.
+    /// The level of the commands that a gateway of this core takes. The leader that would log them has the last word.
     pub(crate) fn level_for_clients(&self) -> Level {
         if self.is_clustered { self.level } else { self.level.max(self.floor) }
     }

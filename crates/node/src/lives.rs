@@ -146,7 +146,7 @@ mod tests {
                 }
             }
         }
-        panic!("it waits for ever");
+        panic!("it waits without end");
     }
 
     #[test]

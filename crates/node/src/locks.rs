@@ -30,7 +30,8 @@ pub struct Grant {
     pub number: u64,
 }
 
-/// The keys of a group that are locked, and by whom. A key is locked by its name in all databases at once.
+/// The keys of a group that are locked, and the transactions that hold them. A key is locked by its name in all
+/// databases at once.
 #[derive(Debug, Default)]
 pub struct Locks {
     keys: BTreeMap<Vec<u8>, TransactionId>,
@@ -169,7 +170,7 @@ impl Locks {
         }
     }
 
-    /// From whom a transaction has taken over this key, if what that one does has not been applied yet.
+    /// The transaction from which this one has taken over the key, if what that one does has not been applied yet.
     pub fn predecessor(&self, transaction: TransactionId, key: &[u8]) -> Option<TransactionId> {
         self.holders.get(&transaction)?.inherited.get(key).copied().filter(|before| self.is_held_by(*before))
     }

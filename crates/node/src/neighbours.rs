@@ -1,8 +1,9 @@
-//! What nodes tell each other of themselves several times a second: whether they are fit to lead, and whom they hear.
+//! What nodes tell each other of themselves several times a second: whether they are fit to lead, and which nodes they
+//! hear.
 //!
-//! A leader has no other way to know that another node would serve the cluster better. Whom *it* hears says nothing of
-//! whom others hear: while two of three nodes are cut off from each other, only the third can serve the clients of
-//! both. And where to go with leadership when the own disk is full is known only to those who have room.
+//! A leader has no other way to know that another node would serve the cluster better. Which nodes *it* hears says
+//! nothing of which nodes others hear: while two of three nodes are cut off from each other, only the third can serve
+//! the clients of both. And where to go with leadership when the own disk is full is known only to those who have room.
 //!
 //! The first core hears and judges. All cores get what it has found whenever that changes. Nothing that is replicated
 //! depends on it, so that a word that is late or lost costs a hand-over at most.
@@ -24,7 +25,7 @@ use crate::wire;
 pub struct Vitals {
     /// Its disk takes what may still be admitted, and its process is not about to stop.
     pub can_lead: bool,
-    /// Whom it has heard within [`limits::VITALS_SILENCE`], itself left out; ascending.
+    /// The nodes that it has heard within [`limits::VITALS_SILENCE`], itself left out; ascending.
     pub hears: Vec<NodeId>,
     /// Its cores.
     pub core_count: u16,
@@ -92,7 +93,7 @@ impl Neighbours {
         self.heard.get(&node).map(|(vitals, _)| vitals.stalled_ms)
     }
 
-    /// The node whose checkpoint comes before one of this node, if there is one.
+    /// The node that writes its checkpoint before one of this node, if there is one.
     pub(crate) fn checkpoints_first(&self, own: NodeId) -> Option<NodeId> {
         stagger::who_goes_first(own, self.heard.iter().map(|(node, (vitals, _))| (*node, vitals.checkpoint)))
     }
@@ -122,7 +123,8 @@ impl Neighbours {
         self.heard.get(&node).is_some_and(|(_, since)| *since <= then)
     }
 
-    /// Whom a node can talk to, itself among them: both hear each other, as far as that is known at node `own`.
+    /// The nodes that a node can talk to, itself among them: both hear each other, as far as that is known at node
+    /// `own`.
     pub(crate) fn reach(&self, own: NodeId, node: NodeId) -> BTreeSet<NodeId> {
         let said_by = |node: NodeId| self.heard.get(&node).map(|(vitals, _)| &vitals.hears);
         let hears = |one: NodeId, other: NodeId| match said_by(one) {

@@ -41,8 +41,7 @@ impl Leaderless {
         false
     }
 
-    /// True if clients that cache are to be told now: a group that has had no leader for a while may have one
-    /// elsewhere.
+    /// True if clients that cache must be told now: a group that has had no leader for a while may have one elsewhere.
     pub(crate) fn must_tell_caches(&mut self, now: Instant) -> bool {
         let is_due = |silence: &&mut Silence| !silence.is_told && now.since(silence.since) >= limits::TOUCH_PATIENCE;
         self.since.values_mut().filter(is_due).fold(false, |_, silence| {

@@ -57,7 +57,7 @@ impl Toll {
 /// No command takes longer, so that times of another node cannot overflow a sum.
 const NANOS_MAX: u64 = 1 << 48;
 
-/// For whom the commands of a request are measured.
+/// Who wants the times of a request's commands.
 pub(crate) enum Measure<'a> {
     /// For a client of this node.
     Client(&'a mut Timings),

@@ -1,4 +1,4 @@
-//! Client-side caches: who has read which keys, and who is to be told when they change (CLIENT TRACKING).
+//! Client-side caches: which client has read which keys, and which must be told when they change (CLIENT TRACKING).
 //!
 //! Each core remembers the readers of the keys that live on it, whichever core they are connected to. When a key
 //! changes, the core that holds it tells the cores of the readers, which tell the readers. Letters keep their order,
@@ -65,7 +65,7 @@ pub enum Mode {
 }
 
 impl Tracking {
-    /// True if the keys that the next command reads are to be remembered.
+    /// True if the keys that the next command reads must be remembered.
     pub fn remembers(&self) -> bool {
         match self.mode {
             Mode::All => true,
@@ -134,7 +134,7 @@ pub enum Author {
         /// Its request.
         claim: Claim,
     },
-    /// Whose transaction this is.
+    /// The transaction that this belongs to.
     Transaction(TransactionId),
 }
 
@@ -233,8 +233,8 @@ impl Tracker {
         self.broadcasting_count -= usize::from(before.is_some_and(|before| before.broadcasts));
     }
 
-    /// What the cores are to be told because clients of this one, `own`, have gone, or because it is in a cluster now.
-    /// That some have come is told by who lets them track.
+    /// What to tell the cores because clients of this one, `own`, have gone, or because it is in a cluster now. The
+    /// code that lets clients track tells when some have come.
     pub fn presence_to_announce(&self, own: CoreId, is_clustered: bool) -> Option<Presence> {
         let known = self.presence.get(usize::from(own.0)).copied().unwrap_or_default();
         let present = self.own_presence(is_clustered);
@@ -274,7 +274,7 @@ impl Tracker {
     }
 
     /// A key to be forgotten because more than `count_max` are remembered: one after the other in their order, so that
-    /// none is spared for ever.
+    /// each comes up in time.
     pub fn surplus(&mut self, count_max: usize) -> Option<Arc<[u8]>> {
         if count_max == 0 || self.readers.len() <= count_max {
             return None;
@@ -295,7 +295,7 @@ impl Tracker {
         }
     }
 
-    /// What broadcasting sessions of this core are to be told: for each prefix the keys that begin with it. News of a
+    /// What to tell broadcasting sessions of this core: for each prefix the keys that begin with it. News of a
     /// session's own change is by itself, with the ticket of the reply behind which it belongs.
     pub(crate) fn take_broadcasts<'s>(
         &mut self,

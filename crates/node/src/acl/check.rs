@@ -104,7 +104,7 @@ impl User {
         self.is_unrestricted || self.selectors().iter().any(Selector::reads_every_key)
     }
 
-    /// Whether the user may run a command, whose number of words is right.
+    /// Whether the user may run a command. Its number of words is right.
     ///
     /// # Errors
     /// With what is not allowed: of several selectors, what the one says that comes nearest to allowing it.

@@ -88,7 +88,7 @@ pub(super) const ACL: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
-            summary: "Tells what was denied to whom.",
+            summary: "Tells what was denied, and to which users.",
             complexity: "O(N) with N being the number of entries shown.",
             syntax: "[count | RESET]",
             since: "6.0.0",

@@ -68,7 +68,7 @@ fn end(core: &mut Core, id: SessionId, ticket: OwnTicket, args: Args<'_>, _: &mu
     ask(core, id, ticket, args, RequestBody::EndCut { name: name(args)? })
 }
 
-/// Asks the group that the words name, wherever it is led.
+/// Asks the group that the words name, on the node that leads it.
 fn ask(core: &mut Core, id: SessionId, ticket: OwnTicket, args: Args<'_>, body: RequestBody) -> Result<(), Refusal> {
     let group = number(args.at(3))
         .and_then(|group| u32::try_from(group).ok())

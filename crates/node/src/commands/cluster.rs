@@ -262,7 +262,7 @@ fn check_enabled(core: &Context) -> Outcome {
     }
 }
 
-/// Whom this node, which leads nothing, follows in the eyes of clients; `None` if nobody is known to lead.
+/// The node that this node, which leads nothing, follows in the eyes of clients; `None` if nobody is known to lead.
 pub(crate) fn master_of_this(core: &Context) -> Option<NodeId> {
     Map::of(core).master_of(core.node)
 }
@@ -296,7 +296,7 @@ impl<'a> Map<'a> {
         self.served.values().flatten().map(|(first, last)| last - first + 1).sum()
     }
 
-    /// Whom a node that leads nothing follows, in Redis's terms. Every node holds the first group.
+    /// The node that one which leads nothing follows, in Redis's terms. Every node holds the first group.
     fn master_of(&self, node: NodeId) -> Option<NodeId> {
         if self.served.contains_key(&node) {
             return None;
@@ -331,7 +331,7 @@ impl<'a> Map<'a> {
         match is_linked {
             true if self.core.is_expelled => Health::Failed,
             true => Health::Well,
-            // Those whom it leads hear it, as far as this node knows.
+            // The nodes that it leads hear it, as far as this node knows.
             false if self.served.contains_key(&node) => Health::Doubted,
             false => Health::Failed,
         }

@@ -13,7 +13,7 @@ use crate::monitor::Monitors;
 use crate::pubsub::Kind;
 use crate::session::Session;
 
-/// Version of Redis whose commands and words these are. Client libraries choose their behaviour by it.
+/// Version of Redis that these commands and words come from. Client libraries choose their behaviour by it.
 pub const REDIS_VERSION: &str = script::REDIS_VERSION;
 
 const fn connection(name: &'static str, arity: i32, run: super::Run) -> ControlCommand {

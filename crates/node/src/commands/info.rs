@@ -51,7 +51,7 @@ const SECTIONS: &[&str] = &[
     "holdfast",
 ];
 
-/// Those that are told only to who asks for them, or for all.
+/// Sections shown only to a client that asks for them, or for all.
 const LONG_SECTIONS: &[&str] = &["commandstats", "latencystats"];
 
 fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {

@@ -37,7 +37,7 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..node("cluster", 2, |_, _| Ok(Question::Figures), cluster)
         },
         ControlCommand {
-            summary: "Lets a node leave the cluster, for ever; refuses what would cost a quorum.",
+            summary: "Lets a node leave the cluster for good; refuses what would cost a quorum.",
             syntax: "node",
             flags: GOVERNS,
             ..plain("remove", 3, Body::Govern)
@@ -96,7 +96,7 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("groups", 3, Body::Govern)
         },
         ControlCommand {
-            summary: "Raises the level of the cluster if all nodes know the next one, for ever; CHECK only tells.",
+            summary: "Raises the level of the cluster for good if all nodes know the next one; CHECK only tells.",
             syntax: "[CHECK]",
             flags: GOVERNS,
             ..plain("upgrade", -2, Body::Govern)

@@ -22,7 +22,7 @@ const fn subscribing(name: &'static str, arity: i32, run: super::Run) -> Control
     }
 }
 
-/// A shard channel is found among the words as a key is, so that clients of a cluster know whom to ask.
+/// A shard channel is found among the words as a key is, so that clients of a cluster know which node to ask.
 const fn shard_channels(last: i32) -> KeySpec {
     KeySpec {
         access: Access::NotKey,

@@ -1,7 +1,7 @@
 //! REPLCONF, PSYNC and SYNC: what a stock Redis says that wants to follow this node.
 //!
-//! Here only the words are read. Anyone who asks for a copy is handed to the host with its connection: the stream is as
-//! long as the connection lives, and no core is to wait for who reads it.
+//! Here only the words are read. A client that asks for a copy is handed to the host with its connection: the stream is
+//! as long as the connection lives, and no core may wait for its reader.
 
 use command::{Flag, Refusal};
 use resp::{Args, Writer};

@@ -51,7 +51,7 @@ impl Group {
         };
         match done {
             // Who asked hears when the last of it is committed.
-            Ok(true) => *self.leader.waiters.last_mut().expect("something is to be logged") = Waiter::Write(origin),
+            Ok(true) => *self.leader.waiters.last_mut().expect("something will be logged") = Waiter::Write(origin),
             Ok(false) => outlet.reply_observed(&origin, protocol, Observed::of_state(), resp::Writer::ok),
             Err(reason) => outlet.refuse(&origin, protocol, &reason),
         }
@@ -415,8 +415,8 @@ fn check_removal(node: NodeId, told: &Bulletin, roster: &Roster) -> Result<(), S
     ))
 }
 
-/// Who is to lead each group, so that every node leads as many as any other of those who could, in the zones in which
-/// leaders are to be, and as few as possible change.
+/// Which node should lead each group, so that every node leads as many as any other that could, in the zones that
+/// leaders should be in, and as few as possible change.
 fn spread(groups: &[&Bulletin], spreading: &Spreading<'_>) -> Vec<(GroupId, NodeId)> {
     let candidates = |told: &Bulletin| -> Vec<NodeId> {
         let is_active = |node: NodeId| {
@@ -456,7 +456,7 @@ mod tests {
     use super::*;
     use crate::bulletin::{Feed, Follower};
 
-    /// Groups of these voters, of whom some are heard; the first leads.
+    /// Groups of these voters. Some of the voters are heard; the first leads.
     fn told(group: u32, voters: &[u64], active: &[u64]) -> Bulletin {
         let follower = |node: u64| Follower {
             node: NodeId(node),
@@ -491,7 +491,7 @@ mod tests {
             (3, &[1, 2, 3], &[2, 3], true), // all are there
             (3, &[1, 2, 3], &[2], true),    // the dead one goes
             (2, &[1, 2, 3], &[2], false),   // one alive, one dead left
-            (1, &[1, 2, 3], &[2], false),   // the leader, likewise
+            (1, &[1, 2, 3], &[2], false),   // the leader, too
             (1, &[1, 2, 3], &[2, 3], true),
             (2, &[1, 2], &[2], true),
             (1, &[1, 2], &[2], true),
@@ -505,7 +505,7 @@ mod tests {
             assert_eq!(
                 verdict.is_ok(),
                 *expected,
-                "node {node} of {voters:?}, of whom {active:?} are there: {verdict:?}"
+                "node {node} of {voters:?}, with {active:?} there: {verdict:?}"
             );
         }
         assert!(check_removal(NodeId(3), &told(0, &[1, 2, 3], &[2, 3]), &roster(&[2])).is_ok());

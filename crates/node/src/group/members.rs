@@ -79,8 +79,8 @@ impl Group {
         }
     }
 
-    /// Who should lead instead of this node: whom an operator prefers, or so that leaders are spread, each group
-    /// another voter. Nobody while one of the voters is away or behind.
+    /// The node that should lead instead of this one: the one that an operator prefers, or, so that leaders are spread,
+    /// each group another voter. None while one of the voters is away or behind.
     fn preferred_leader(&self, context: &Context, progress: &[Progress], seen: u64, now: Now) -> Option<u64> {
         let roster = &context.roster;
         let is_going = |node: u64| self.is_leaving_here(roster, node);
@@ -100,7 +100,7 @@ impl Group {
         // Without zones it is waited for who is away: it returns, and is to lead what it led.
         let is_fit = |node: u64| spreading.zones.is_empty() || can_lead(node);
         let preferred = named.or_else(|| spreading.leader_of(self.id, &voters, is_fit))?;
-        // To a zone that is preferred a group goes although a voter is away: leaders are to be there.
+        // A group goes to a preferred zone although a voter is away: leaders should be there.
         let is_better_zone = named.is_none() && spreading.rank(preferred) < spreading.rank(self.node.0);
         let others = progress.iter().filter(|other| other.is_voter && !is_going(other.node));
         let mut awaited = others.filter(|other| !is_better_zone || other.node == preferred);
@@ -109,7 +109,8 @@ impl Group {
         (all_well && preferred != self.node.0 && is_fit()).then_some(preferred)
     }
 
-    /// A voter on whose host writes are much faster than on this one, if there is one: the fastest, with both times.
+    /// A voter with a host on which writes are much faster than on this one, if there is one: the fastest, with both
+    /// times.
     fn faster_leader(&self, context: &Context, progress: &[Progress], seen: u64) -> Option<(u64, Duration, Duration)> {
         progress
             .iter()
@@ -220,7 +221,7 @@ impl Group {
         roster.is_going(NodeId(node)) || !roster.is_placed(self.id, NodeId(node))
     }
 
-    /// True if a node that is no member is to be one. What it had as a member before it must have given up.
+    /// True if a node that is no member should become one. It must have given up what it had as a member before.
     fn may_come(&self, roster: &Roster, node: NodeId, replicas: usize) -> bool {
         match roster.placement(self.id) {
             Some(nodes) => nodes.contains(&node.0) && self.is_known_vacant(node),
@@ -229,7 +230,7 @@ impl Group {
         }
     }
 
-    /// How many voters the group has when it is where it is to be.
+    /// How many voters the group has when it is where it should be.
     fn voters_wanted(&self, roster: &Roster, replicas: usize) -> usize {
         let wanted = roster.staying().filter(|node| roster.is_placed(self.id, *node)).count();
         wanted.min(replicas).max(1)

@@ -160,7 +160,7 @@ impl Group {
         Some(self.replica.vacated_hard_state())
     }
 
-    /// The node stands for this group, whose other members begin about now.
+    /// The node stands for this group. The group's other members begin about now.
     pub(crate) fn stand(&mut self, now: Now) {
         self.splits.stands_until = now.instant + STANDS_FOR;
         self.replica.campaign();

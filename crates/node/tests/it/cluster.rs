@@ -41,7 +41,7 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// A cluster whose groups are led by somebody.
+    /// A cluster in which every group has a leader.
     pub(crate) fn new() -> Self {
         Self::with(&Settings::default())
     }
@@ -785,7 +785,7 @@ fn an_answer_that_does_not_fit_is_as_good_as_none() {
 
 /// A group's leader grants locks, and says of the values what nobody can read. Under a grant that the group has given
 /// the transaction is refused: nothing is computed from what cannot be read. Under another grant the locks are not the
-/// transaction's, which the group says when it is asked whether they lasted: then it begins anew.
+/// transaction's, which the group says when it is asked whether they lasted: then it begins again.
 #[test]
 fn values_that_cannot_be_read_write_nothing() {
     for (number, is_granted) in [(1, true), (9, false)] {

@@ -33,7 +33,7 @@ pub struct Host {
     pub sent: Vec<(NodeId, GroupId, Vec<u8>)>,
     paused: BTreeSet<SessionId>,
     closed: BTreeSet<SessionId>,
-    /// Whom the host was last told to be linked to.
+    /// The nodes that the host was last told to link to.
     pub peers: Vec<NodeId>,
     /// Where they are found.
     pub addresses: Vec<String>,
@@ -234,7 +234,7 @@ impl Host {
         self.step(core, Event::Loaded(Box::new(seed)));
     }
 
-    /// Transactions over groups whose end a group here keeps.
+    /// Transactions over groups with an end that a group here keeps.
     pub fn outcome_count(&self, group: GroupId) -> usize {
         let mut groups = self.cores.iter().flat_map(Core::groups);
         groups.find(|found| found.id() == group).expect("it is there").outcome_count()

@@ -44,7 +44,7 @@ fn wait_until_led(host: &mut Host, group: u32, slots: &str) {
     panic!("group {group} is not there: {}", host.run(operator, "HOLDFAST CLUSTER"));
 }
 
-/// A node of two cores whose leaders have told how their groups are.
+/// A node of two cores, with leaders that have told how their groups are.
 fn node_of_two() -> (Host, SessionId) {
     let mut host = Host::new(2, Settings::default());
     let operator = host.connect(0);
