@@ -375,7 +375,7 @@ fn unusable(error: &Error) -> String {
     }
 }
 
-/// Authorities that sign good certificates.
+/// Authorities to trust.
 #[derive(Clone)]
 struct Authorities(Arc<RootCertStore>);
 

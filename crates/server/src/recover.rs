@@ -299,7 +299,7 @@ impl Found {
         let is_empty = of_log.checkpoint.is_none() && seed.entries.is_empty();
         if let Some(born) = seed.born() {
             let split = beginnings.take(GroupId(group), born).with_context(|| {
-                format!("group {group} split off from group {}, whose log does not reach back to that", born.parent.0)
+                format!("group {group} split off from group {}, and its log does not reach back to that", born.parent.0)
             })?;
             seed.beginning = Some(Box::new(split));
         } else if let Some(born) = split_from.filter(|_| is_empty) {
@@ -315,7 +315,7 @@ impl Found {
     }
 }
 
-/// Writes a data directory whose groups begin with these states.
+/// Writes a data directory with groups that begin with these states.
 fn write(identity: &Identity, groups: &mut [GroupFound], path: &Path, pace: &mut Pace) -> Result<()> {
     let told = |fault: journal::Fault| told(path, &fault);
     let disk = RealDisk::open_directory(path).with_context(|| format!("cannot open {}", path.display()))?;

@@ -58,8 +58,8 @@ impl AsRef<Path> for Staging {
     }
 }
 
-/// Makes a directory in which `what` is made that `path` is to be. What a process has left there that has ended since
-/// goes.
+/// Makes a directory in which `what` is built that will become `path`. What another process has left there is removed
+/// if that process has ended since.
 ///
 /// # Errors
 /// If something is at `path`, or another process is at work.

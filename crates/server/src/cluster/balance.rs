@@ -21,7 +21,7 @@ pub struct PlanArguments {
 /// Let groups move between nodes so that each holds its share, or let them stay where they are.
 #[derive(Debug, Args)]
 pub struct BalanceArguments {
-    /// What is to be from now on.
+    /// Whether groups move from now on.
     switch: Switch,
     #[command(flatten)]
     door: Door,

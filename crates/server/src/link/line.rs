@@ -1,5 +1,5 @@
 //! What the two ends of a link say to each other, and how it is carried: messages in one Zstandard stream for each
-//! direction, whose window is kept for as long as the connection lasts.
+//! direction. Its window is kept for as long as the connection lasts.
 //!
 //! ```text
 //!   in the clear, once:  "HFLINK01" · role · log2 of the window

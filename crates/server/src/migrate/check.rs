@@ -1,4 +1,4 @@
-//! What is to be known before the first byte is copied: whether it can be done, and what the source must keep ready.
+//! What must be known before the first byte is copied: whether it can be done, and what the source must keep ready.
 
 use std::thread;
 use std::time::Duration;
@@ -38,7 +38,7 @@ const HARMLESS: [&str; 12] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Fine,
-    /// It can be done, and this is to be known.
+    /// It can be done, and the operator should know this.
     Note,
     /// It cannot be done.
     Obstacle,

@@ -135,7 +135,7 @@ fn window_ns(arguments: &TortureArguments) -> u64 {
     (arguments.window * 1e9) as u64
 }
 
-/// The spans from whose beginning a loss is counted back.
+/// The spans of faults. A loss is counted back from the beginning of each.
 fn faults(outcome: &Outcome) -> Vec<(u64, u64)> {
     outcome.events.iter().map(|event| (event.from_ns, event.silent_ns)).collect()
 }

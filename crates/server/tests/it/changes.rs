@@ -270,7 +270,7 @@ fn who_may_not_read_every_key_is_told_of_none() {
         assert_eq!(!told.starts_with("(error)"), is_allowed, "{rules}: {told}");
         assert!(is_allowed || told.contains(refused), "{rules}: {told}");
     }
-    // One who waits, and of whom less is thought meanwhile, hears nothing either.
+    // A client that waits, and loses its right meanwhile, hears nothing either.
     client.show("ACL SETUSER reader reset on >p ~* +changes");
     let mut reader = server.client();
     assert_eq!(reader.show("AUTH reader p"), "OK");
@@ -280,7 +280,7 @@ fn who_may_not_read_every_key_is_told_of_none() {
     client.show("SET secret 1");
     let told = reader.receive().map(|reply| reply.to_string()).unwrap_or_default();
     assert!(!told.contains("secret"), "{told}");
-    // Nor does one who is killed, or of whom there is no user any more: they go at once, whatever they wait for.
+    // Nor does one that is killed, or loses its user: it goes at once, whatever it waits for.
     for ending in ["CLIENT KILL USER reader", "ACL DELUSER reader"] {
         client.show("ACL SETUSER reader reset on >p ~* +changes");
         let mut reader = server.client();
