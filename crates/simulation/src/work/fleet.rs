@@ -1,4 +1,4 @@
-//! Nodes whose cores take time: the same cores as everywhere, in virtual time, with a price for each step.
+//! Nodes with cores that take time: the same cores as everywhere, in virtual time, with a price for each step.
 //!
 //! ```text
 //!   arrive ──▶ inbox ──▶ turn of a core ──▶ its actions, when the turn is over
