@@ -28,7 +28,7 @@ pub(super) const BACKUP: ControlCommand = ControlCommand {
             ..driven("begin", 3, begin)
         },
         ControlCommand {
-            summary: "Answers a chunk of a group's part: percent while it is written, null behind the last.",
+            summary: "Returns a chunk of a group's part: percent while it is written, null behind the last.",
             syntax: "name group chunk",
             ..driven("read", 5, read)
         },

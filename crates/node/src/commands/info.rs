@@ -18,7 +18,7 @@ use crate::tally::CallFigures;
 use crate::timing::TimeFigures;
 
 pub(super) const INFO: ControlCommand = ControlCommand {
-    summary: "Tells what the node is and how it does.",
+    summary: "Shows what the node is and how it is doing.",
     syntax: "[section [section ...]]",
     flags: &[Flag::Loading, Flag::Stale],
     categories: &["@dangerous"],

@@ -502,11 +502,7 @@ mod tests {
         ];
         for (node, voters, active, expected) in cases {
             let verdict = check_removal(NodeId(*node), &told(0, voters, active), &roster(&[]));
-            assert_eq!(
-                verdict.is_ok(),
-                *expected,
-                "node {node} of {voters:?}, with {active:?} there: {verdict:?}"
-            );
+            assert_eq!(verdict.is_ok(), *expected, "node {node} of {voters:?}, with {active:?} there: {verdict:?}");
         }
         assert!(check_removal(NodeId(3), &told(0, &[1, 2, 3], &[2, 3]), &roster(&[2])).is_ok());
         assert!(check_removal(NodeId(1), &told(0, &[1, 2], &[2]), &roster(&[2])).is_err(), "the other one leaves");

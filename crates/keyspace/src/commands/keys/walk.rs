@@ -48,7 +48,7 @@ pub const CLUSTERSCAN: DataCommand = Command {
     name: "clusterscan",
     since: "9.1.0",
     group: Group::Cluster,
-    summary: "Walks through the keys of all slots, in steps that the node of one slot answers.",
+    summary: "Iterates over the keys of all slots, in steps that the node of one slot answers.",
     complexity: "O(N) where N is the number of keys that a step looks at.",
     syntax: "cursor [MATCH pattern] [COUNT count] [TYPE type] [SLOT slot]",
     arity: -2,

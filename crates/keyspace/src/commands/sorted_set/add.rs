@@ -13,7 +13,7 @@ pub(super) const ZADD: DataCommand = DataCommand {
     name: "zadd",
     since: "1.2.0",
     group: Group::SortedSet,
-    summary: "Gives members of a sorted set their scores.",
+    summary: "Sets the scores of members of a sorted set.",
     complexity: "O(M log N) with M the number of members given.",
     syntax: "key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]",
     arity: -4,

@@ -181,7 +181,7 @@ fn idle_time(word: &[u8], command: &str) -> Result<i64, Refusal> {
 pub(super) const XAUTOCLAIM: DataCommand = DataCommand {
     name: "xautoclaim",
     since: "6.2.0",
-    summary: "Gives those of the pending entries to another consumer that nobody has acknowledged for a while.",
+    summary: "Gives another consumer the pending entries that nobody has acknowledged for a while.",
     complexity: "O(N) where N is the number of pending entries that are looked at, at most ten times COUNT.",
     syntax: "key group consumer min-idle-time start [COUNT count] [JUSTID]",
     arity: -6,

@@ -23,7 +23,7 @@ const fn keys_of_streams(from: i32) -> KeySpec {
 
 pub(super) const XREAD: DataCommand = DataCommand {
     name: "xread",
-    summary: "Answers with the entries of several streams that are behind an id.",
+    summary: "Returns the entries of several streams after an id.",
     complexity: "O(N) where N is the number of entries answered with.",
     syntax: "[COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] STREAMS key id",
     arity: -4,
@@ -43,7 +43,7 @@ fn xread(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Ref
 
 pub(super) const XREADGROUP: DataCommand = DataCommand {
     name: "xreadgroup",
-    summary: "Gives entries of several streams to a consumer of a group, or those again that it has not acknowledged.",
+    summary: "Gives a consumer of a group new entries of several streams, or again those that it has not acknowledged.",
     complexity: "O(M) where M is the number of entries answered with, and O(log N) for each, where N is the number of those \
                  that are pending. With CLAIM, O(N) more.",
     syntax: "GROUP group consumer [COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] \

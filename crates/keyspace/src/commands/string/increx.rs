@@ -14,7 +14,7 @@ pub(super) const INCREX: DataCommand = DataCommand {
     name: "increx",
     since: "8.8.0",
     group: Group::String,
-    summary: "Adds a number to the one under a key within bounds, and may set or end its time to live.",
+    summary: "Adds a number to the one under a key within bounds, and may set or remove its time to live.",
     complexity: "O(1)",
     syntax: "key [BYFLOAT increment | BYINT increment] [LBOUND lowerbound] [UBOUND upperbound] [SATURATE] \
              [<EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds> [ENX] | PERSIST]",
