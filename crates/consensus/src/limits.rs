@@ -30,7 +30,7 @@ pub const ELECTION_TICKS_BEHIND: u32 = 1;
 pub const ELECTION_TICKS_SPREAD: u32 = 6;
 
 /// Ticks after which one that asks whether it would be elected asks again, at the earliest, and over which these are
-/// spread. Who was not free to answer is so soon, and asking costs nobody anything.
+/// spread. A node that was not free to answer is free soon, and asking costs nobody anything.
 pub const PRE_CAMPAIGN_TICKS: (u32, u32) = (2, 3);
 
 /// The same for one that asks for votes: they have to be written down before they are given.

@@ -17,7 +17,7 @@ use crate::limits;
 use crate::log::{Log, Offer, membership_of};
 use crate::message::{Message, MessageKind};
 
-/// How a replica is to behave.
+/// How a replica behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// This node; not 0, and never re-used for a node that lost its log.
@@ -666,7 +666,7 @@ impl Replica {
 
         let last = self.raft.raft.raft_log.last_index();
         let of_the_past = message.inner.term < self.raft.raft.term;
-        // Who was told by the leader to lead breaks no promise: that leader has given up its lease.
+        // A replica that the leader told to lead breaks no promise: that leader has given up its lease.
         let is_handed_over = message.inner.context == raft::CAMPAIGN_TRANSFER;
         match message.kind {
             MessageKind::HandOver if self.restoring != 0 => return Ok(()),
@@ -1034,7 +1034,8 @@ impl Replica {
         };
         let now = HardState { term: self.raft.raft.term, vote: self.raft.raft.vote, commit };
         assert!(now.term >= self.stored.term, "a term went back");
-        // Who has lost its log, or the end of it, is filled from a checkpoint that may be older than what it had.
+        // A replica that has lost its log, or the end of it, is filled from a checkpoint that may be older than what it
+        // had.
         assert!(now.commit >= self.stored.commit || self.recovery.is_some(), "a commit went back");
         let is_vote_kept = now.term > self.stored.term || self.stored.vote == 0 || now.vote == self.stored.vote;
         assert!(is_vote_kept, "a second vote in term {}", now.term);
@@ -1164,7 +1165,7 @@ impl Replica {
 
     fn set_membership(&mut self, state: &ConfState) {
         self.membership = membership_of(state);
-        // Who has promised was a quorum of those who took part before.
+        // Those that have promised were a quorum of those who took part before.
         self.lease.end();
         let raft = &mut self.raft.raft;
         if raft.state == StateRole::Leader && !self.membership.voters.contains(&self.options.node) {
@@ -1226,7 +1227,7 @@ impl Replica {
         log.forget_beyond(bytes_max, applied);
     }
 
-    /// Entries that members lack and that are not in memory: the host is to read them and hand them to
+    /// Entries that members lack and that are not in memory: the host must read them and hand them to
     /// [`Replica::fetched`].
     pub fn take_fetches(&mut self) -> Vec<Fetch> {
         self.send_fetched();

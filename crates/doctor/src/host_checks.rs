@@ -179,7 +179,7 @@ pub fn huge_pages(window: &Window<'_>, enabled: Result<String, String>, uses: &[
         return Finding::unknown("memory.huge_pages", "transparent_hugepage/enabled is malformed");
     };
     let compactions = vmstat_rate(window, |name| name == "compact_stall").unwrap_or(0.0);
-    // Who has switched them off for itself, as Redis does from 6.2 on, is not concerned.
+    // A process that has switched them off for itself, as Redis does from 6.2 on, is not concerned.
     let is_concerned = uses.is_empty() || uses.contains(&true);
     let is_guilty = chosen == "always" && is_concerned || compactions > COMPACTION_PER_SECOND_MAX;
     let finding = Finding::fine("memory.huge_pages", chosen, "madvise or never")
@@ -498,7 +498,7 @@ pub fn writers(used: Result<&DiskUse, String>, slow: Option<f64>, is_witnessed: 
         .detail(format!("{} was busy for {} of the time; {top}", used.device, percent(used.busy)))
         .guilty_if(
             is_load && (slow.is_some() || is_limit && !is_witnessed),
-            // Who makes the syncs slow explains them, and stands before them.
+            // What makes the syncs slow explains them, and ranks before them.
             slow.map_or(used.busy * HEARSAY, |slow| slow * 1.01),
             "move the other writer to another disk, or limit it (ionice, io.max of its control group)",
         )

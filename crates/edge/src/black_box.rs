@@ -166,7 +166,7 @@ pub fn watch(host: Arc<Host>, mut gathering: Gathering) -> Result<(), Fault> {
                     });
                 }
                 *black_box.stalls.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(stalls);
-                // A storm of stalls is not made worse by who looks at it.
+                // Looking at a storm of stalls must not make it worse.
                 std::thread::sleep(STALL_READ_REST);
             }
             readings.note(next);

@@ -1,11 +1,11 @@
-//! Who steps a core: its own thread, or while that sleeps, another core's that has mail for it.
+//! Which thread steps a core: its own, or while that sleeps, the thread of another core that has mail for it.
 //!
 //! Half of what clients ask a core of two is for groups of the other one. To wake a thread for that, and to be woken
-//! for the answer, costs as much as the request itself. So everything of a core but the wait is behind a lock, which
-//! its own thread lets go of while it sleeps in `epoll_wait`. Who leaves mail for a core that rests is *called* to it:
-//! a thread of a core steps the other core when its own turn is over, on whatever sockets that has, and then comes back
-//! to the answers. All others who are called wake the core's own thread. A core that works is left alone: the thread
-//! that steps it looks for mail before he lets go.
+//! for the answer, costs as much as the request itself. So everything of a core except the wait is behind a lock, which
+//! its own thread releases while it sleeps in `epoll_wait`. A thread that leaves mail for a resting core is *called* to
+//! it: a thread of a core steps the other core when its own turn is over, on whatever sockets that has, and then comes
+//! back to the answers. All other callers wake the core's own thread. A core that works is left alone: the thread that
+//! steps it looks for mail before it releases the lock.
 //!
 //! That no mail is forgotten rests on this: while there is mail, either the core's stance is *working*, and somebody
 //! who has the lock or has been woken for it will look into the box; or it is *called*, and the one who has been called
@@ -59,14 +59,14 @@ impl Sockets {
         self.watcher.load(Ordering::Acquire)
     }
 
-    /// The thread of this core is to wait for them from now on. False if it already is to; if true, the core's own
-    /// thread, which sees to it, must be woken.
+    /// The thread of this core waits for them from now on. False if it already does; if true, the core's own thread,
+    /// which sees to it, must be woken.
     #[must_use]
     pub fn entrust(&self, watcher: usize) -> bool {
         self.watcher.swap(watcher, Ordering::AcqRel) != watcher
     }
 
-    /// Its own thread, which is about to be woken, is to wait for them.
+    /// Its own thread, which is about to be woken, must wait for them.
     fn give_back(&self, core: usize) {
         self.watcher.store(core, Ordering::Release);
     }
@@ -221,9 +221,9 @@ pub fn call_guests<P: Places>(places: &P, tokens: impl Iterator<Item = usize>, c
         let mailbox = places.place(guest).0;
         match mailbox.call() {
             Call::Yours => calls.push(guest),
-            // Who comes looks at the note that has just been left.
+            // A thread that comes looks at the note that has just been left.
             Call::Others => {}
-            // Who has it may have read its sockets already.
+            // The thread that has it may have read its sockets already.
             Call::InHands => mailbox.wake(),
         }
     }
@@ -232,7 +232,7 @@ pub fn call_guests<P: Places>(places: &P, tokens: impl Iterator<Item = usize>, c
 /// A core's own thread: turns until the core ends, and hands it back.
 ///
 /// # Panics
-/// If another core has panicked while this one was to step it, or the other way round.
+/// If another core has panicked while this one stepped it, or the other way round.
 pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -> Box<P::Work> {
     let (mailbox, place) = places.place(here);
     *lock(place) = Some(work);
@@ -250,7 +250,7 @@ pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -
         berth.wait(&mut events, timeout);
         call_guests(places, events.iter().map(|event| event.token().0), &mut calls);
         if let Some(work) = &mut *lock(place) {
-            // Who is called meanwhile need not come.
+            // A thread that is called meanwhile need not come.
             mailbox.take_up();
             work.calls().append(&mut calls);
             work.turn(&events);
@@ -292,8 +292,8 @@ pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -
 /// two batches carry what many cores have for each other, and each core turns once in each of them. Anyone who followed
 /// each call at once would step a core once for each letter. What is left after several batches stays among the calls.
 ///
-/// Sockets are read in the first round only. What is read brings about more to be finished, so that who read in each
-/// round would never come to an end, and in the end wake all the others.
+/// Sockets are read in the first round only. What is read causes more to be finished, so that a thread that read in
+/// each round would never come to an end, and would at last wake all the others.
 fn answer<P: Places>(here: usize, places: &P, reads: bool, calls: &mut Vec<usize>) {
     let (mut batch, mut helped) = (Vec::new(), Vec::new());
     for _ in 0..CALL_BATCHES_MAX {

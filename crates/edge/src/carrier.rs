@@ -54,8 +54,8 @@ const PIECE_ASKED_BYTES_MAX: usize = 16 << 10;
 /// Bytes that are sent to another server before its answers are taken; a larger value goes by itself.
 const PIECE_SENT_BYTES_MAX: usize = 8 << 20;
 
-/// So often keys may look unchanged although the transaction that was to delete them found a change. Then the other
-/// server may have changed them, by storing what it was sent.
+/// So often keys may look unchanged although the transaction that should have deleted them found a change. Then the
+/// other server may have changed them, by storing what it was sent.
 const SUSPICIONS_MAX: usize = 3;
 
 /// What waits to be carried, and lines that can be used again.
@@ -651,7 +651,7 @@ impl Owner {
 }
 
 impl Form {
-    /// What a server's INFO says. Who does not say is taken for a Redis of today.
+    /// What a server's INFO says. A server that does not say is taken for a Redis of today.
     fn of(info: &str) -> Self {
         let field = |name: &str| field(info, name);
         if field("holdfast_version").is_some() || field("valkey_version").is_some() {
@@ -878,7 +878,7 @@ impl Line {
         if asked.is_empty() {
             return true;
         }
-        // Who was sent another value and does not answer may have it or not.
+        // A server that was sent another value and does not answer may have it or not.
         let forget = |unanswered: &[(usize, Option<Taken>)], states: &mut [State]| {
             for (key, _) in unanswered {
                 states[*key].taken = states[*key].taken.map(|_| Taken::UNKNOWN);

@@ -574,7 +574,7 @@ impl CoreWork {
                     }
                 }
                 Mail::Measure(told) => {
-                    // Who asked may have stopped waiting.
+                    // The thread that asked may have stopped waiting.
                     let _ = told.send(self.core.measure());
                 }
                 Mail::Describe(gathered, told) => {
@@ -712,7 +712,7 @@ impl CoreWork {
         self.storage.as_ref().is_some_and(|storage| storage.write(may_sync, &mut self.calls))
     }
 
-    /// The journal is to write what has been handed in.
+    /// The journal must write what has been handed in.
     fn announce(&self) {
         if let Some(storage) = &self.storage {
             storage.announce();
@@ -835,7 +835,7 @@ impl CoreWork {
             Action::Archive(news) => self.storage.as_ref().expect(STORAGE_FIRST).archive(news),
             Action::KeepLog { group, index } => self.storage.as_ref().expect(STORAGE_FIRST).keep_log(group, index),
             Action::Post { to, letter } => {
-                // Who waits for its sockets as well steps it anyway.
+                // If this thread waits for its sockets as well, it steps it anyway.
                 let is_near = self.host.watcher(usize::from(to.0)) == self.host.watcher(self.here());
                 let is_long = letter.pieces.len() > HELP_MAIL_MAX && !is_near;
                 let event = Event::Letter { from: self.id, letter };
@@ -872,7 +872,7 @@ impl CoreWork {
                 self.host.end(End::Join(Invited { address, token }));
             }
             Action::Sleep { duration } => {
-                // Nobody waits for who has been called and sleeps.
+                // Nobody waits for a thread that has been called and sleeps.
                 for other in self.calls.drain(..) {
                     self.host.desks[other].mailbox.wake();
                 }

@@ -79,18 +79,18 @@ pub enum News {
     Opened(Storage),
     /// All data are loaded: clients are served.
     Loaded,
-    /// The process is to end.
+    /// The process must end.
     End(End),
 }
 
-/// Why the process is to end.
+/// Why the process must end.
 #[derive(Debug)]
 pub enum End {
     /// A signal asked for it.
     Signal(&'static str),
     /// A client asked for it.
     Command,
-    /// It is to join the cluster of the node at this address.
+    /// It must join the cluster of the node at this address.
     Join(Invited),
     /// It cannot go on.
     Fault(Fault),
@@ -296,7 +296,7 @@ impl Host {
         self.has_stopped_accepting.store(true, Ordering::Release);
     }
 
-    /// Whether the acceptor is to end.
+    /// Whether the acceptor must end.
     pub fn has_stopped_accepting(&self) -> bool {
         self.has_stopped_accepting.load(Ordering::Acquire)
     }

@@ -7,11 +7,11 @@
 //! process. Another thread syncs it, once a second or after some MiB, so that writes go on meanwhile. And while this
 //! thread has nothing else to do, cores write such batches themselves; see `on_core`.
 //!
-//! The queue is bounded by those who fill it: while too much is waiting, cores read no more from their clients, who so
-//! feel the disk. They go on with all else, above all with what other nodes say: a leader that waited would be taken
-//! for dead. What comes from other nodes is bounded by the windows of these, since nothing is acknowledged before it is
-//! written. Only when the disk is full does nobody hold back, because reads go on: then cores are told to refuse
-//! writes, and hand in nothing but what they had admitted.
+//! The queue is bounded by those who fill it: while too much is waiting, cores read no more from their clients, and so
+//! let them feel the disk. They go on with everything else, above all with what other nodes say: a leader that waited
+//! would be taken for dead. What comes from other nodes is bounded by the windows of these, since nothing is
+//! acknowledged before it is written. Only when the disk is full does nobody hold back, because reads go on: then cores
+//! are told to refuse writes, and hand in nothing but what they had admitted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -190,7 +190,7 @@ struct Shared {
     sync_usual_us: AtomicU64,
     kept_bytes: AtomicU64,
     held_bytes: AtomicU64,
-    /// Where the log is, for who reads it.
+    /// Where the log is, for those that read it.
     map: Mutex<Arc<LogMap>>,
     segment: AtomicU64,
     is_spare_ready: AtomicBool,
@@ -206,8 +206,8 @@ pub struct JournalQueue {
     seat: Seat,
 }
 
-/// Who holds it writes the log: the thread of the journal, which lets go of it while it sleeps, or a core meanwhile.
-/// Empty before the thread has begun, and after it has ended.
+/// The thread that holds it writes the log: that of the journal, which releases it while it sleeps, or a core's
+/// meanwhile. Empty before the journal's thread has begun, and after it has ended.
 type Seat = Arc<Mutex<Option<Writer>>>;
 
 /// The thread, and those that work in the background for it.
@@ -732,7 +732,7 @@ impl Writer {
         }
     }
 
-    /// What is waiting stays where it is, and nobody is to wait for that.
+    /// What is waiting stays where it is, and nobody must wait for that.
     fn stall(&mut self) {
         self.shared.is_stalled.store(true, Ordering::Relaxed);
         (self.listener)(Notice::TakesMore);

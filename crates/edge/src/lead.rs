@@ -388,7 +388,7 @@ impl Leading {
                 link.go_on(&stream.id, offset);
                 self.counts.continued += 1;
             }
-            _ => self.log().notice(&format!("replica {name} is to get a copy")),
+            _ => self.log().notice(&format!("replica {name} gets a copy")),
         }
         self.links.insert(token, link);
     }

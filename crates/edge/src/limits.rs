@@ -184,7 +184,7 @@ pub const fn lane_bytes_max(lane: Lane) -> usize {
 }
 
 /// Bytes of log kept on disk only because members lack them: a minute and more of what a disk takes. Beyond it, and
-/// whenever the disk is full, the oldest go, and who lacks them is given a checkpoint.
+/// whenever the disk is full, the oldest go, and a member that lacks them is given a checkpoint.
 pub const LOG_HELD_BYTES_MAX: u64 = 8 << 30;
 
 /// Messages to one node that are handed in together travel in frames of this size. A longer message has its own.
@@ -233,7 +233,7 @@ pub const LINK_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// How long it rests before it asks again.
 pub const JOIN_REST: Duration = Duration::from_millis(500);
 
-/// How often it looks whether it is to end.
+/// How often it looks whether it must end.
 pub const JOIN_LOOK: Duration = Duration::from_millis(20);
 
 /// How long a port may take to answer as one for clients does.
@@ -248,7 +248,7 @@ pub const DOORMAN_VISITORS_MAX: usize = 256;
 /// Bytes that one of them may have sent at a time.
 pub const DOORMAN_BYTES_MAX: usize = 64 << 10;
 
-/// How long a fresh node tries to reach the cluster that it is to join.
+/// How long a fresh node tries to reach the cluster that it joins.
 pub const JOIN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Replicas of other kinds that may follow at a time. Each has a descriptor, of those that are reserved, and some

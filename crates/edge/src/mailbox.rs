@@ -133,7 +133,7 @@ impl Mailbox {
         self.waker.wake();
     }
 
-    /// Somebody is to read the core's sockets, although there may be no mail.
+    /// Somebody must read the core's sockets, although there may be no mail.
     #[must_use]
     pub fn call(&self) -> Call {
         let mut state = self.lock();

@@ -720,7 +720,7 @@ impl Peers {
         let (node, lane) = (link.node, link.lane);
         let own_address = link.own_address();
         drop(link);
-        // Who is told a wrong address of this node does not call it.
+        // A node that is told a wrong address of this one does not call it.
         self.note_own_address(own_address);
         if lane == Lane::Log {
             // What waits for an answer is sent again then, over all of them.
@@ -1010,7 +1010,7 @@ impl Peers {
         caller.is_dismissed = true;
         caller.since = Instant::now();
         if let Some(verdict) = verdict {
-            // Who does not take it learns nothing.
+            // A node that does not take it learns nothing.
             let version = match verdict {
                 // It sees from the version of the answer what is spoken here.
                 Verdict::WrongVersion => self.voice.latest(),
@@ -1069,7 +1069,7 @@ impl Peers {
         if hello.purpose.has_invitation() && early.len() < TOKEN_BYTES {
             return Ok(true);
         }
-        // Who dials waits for the answer.
+        // The node that dials waits for the answer.
         let is_whole = early.len() == if hello.purpose.has_invitation() { TOKEN_BYTES } else { 0 };
         if !is_whole {
             return Err(Malformed::Damaged);
@@ -1525,7 +1525,7 @@ fn exchange_in<T>(
         Unanswered { cause, is_final: false }
     };
     let place = resolve(address).map_err(told)?;
-    // Who does not speak the protocol of nodes may speak that of clients.
+    // A server that does not speak the protocol of nodes may speak that of clients.
     let told_behind = |error: io::Error| match error {
         error if tls::is_about_trust(&error) || !is_for_clients(place) => told(error),
         _ => wrong_port(address, place),
@@ -1636,7 +1636,7 @@ mod tests {
         assert_eq!(verdict(&[], Some(None), &hello(2, Purpose::Ask)), Verdict::NotInvited);
         // Where links are plain a number is all there is.
         assert_eq!(verdict(&[], None, &hello(3, carry)), Verdict::Accepted);
-        // Who has in its logs what is not known here is not let in.
+        // A node that has in its logs what is not known here is not let in.
         let levels = Levels { lowest: Level(2), highest: Level(3) };
         let later = Hello { voice: Voice { levels, floor: Level(3) }, ..hello(2, carry) };
         assert_eq!(verdict(&[], own, &later), Verdict::WrongLevel);

@@ -87,7 +87,7 @@ pub struct Options {
     pub remarks: Vec<String>,
     /// Version of the program.
     pub version: &'static str,
-    /// The levels that it knows, or is to act as if it knew no others.
+    /// The levels that it knows, or those that it must act as if it knew no others.
     pub levels: Levels,
     /// Asks the allocator about itself. The binary chooses the allocator.
     pub allocated: fn() -> Allocated,
@@ -107,7 +107,7 @@ pub struct ClusterOptions {
     pub announce_ports: [u16; 2],
     /// `HOST:PORT` of a node's cluster port, to join its cluster; empty for none.
     pub join: String,
-    /// What the node there is to let this one in for, if its cluster has an authority of its own.
+    /// What makes the node there let this one in, if its cluster has an authority of its own.
     pub token: Option<Token>,
 }
 
@@ -116,14 +116,14 @@ pub struct ClusterOptions {
 pub enum Ended {
     /// It is no more.
     Stopped,
-    /// It is to start over, with what is in its data directory.
+    /// It must start over, with what is in its data directory.
     Again,
-    /// It is to start over and to join the cluster of the node at this address. What was in its data directory has been
+    /// It must start over and join the cluster of the node at this address. What was in its data directory has been
     /// put aside.
     Joins(Invited),
 }
 
-/// Where a node is to go, and why it is let in there.
+/// Where a node must go, and why it is let in there.
 #[derive(Clone, Debug)]
 pub struct Invited {
     /// `HOST:PORT` of a node's cluster port.
@@ -437,7 +437,7 @@ fn own_host(addresses: &[String], join: &str) -> (String, bool) {
     // Nothing is sent there: the system only says which way it would go.
     match peers::own_address_towards(if join.is_empty() { "192.0.2.1:9" } else { join }) {
         Ok(host) if !is_loopback(&host) => (named(&host), false),
-        // It has no way out, or joins a node of its own machine. Who comes from elsewhere shows the way.
+        // It has no way out, or joins a node of its own machine. A node that comes from elsewhere shows the way.
         _ => ("127.0.0.1".to_owned(), true),
     }
 }
@@ -551,7 +551,7 @@ impl Joining<'_> {
         Ok(outcome?)
     }
 
-    /// Waits for so long, unless the process is to end.
+    /// Waits for so long, unless the process must end.
     fn look_for_end(&self, wait: Duration) -> Result<(), NoBeginning> {
         match self.heard.recv_timeout(wait) {
             Ok(News::End(End::Signal(name))) => Err(NoBeginning::Stopped(format!("received {name}"))),

@@ -184,7 +184,7 @@ impl Site {
         (kept.closed >= UnixMillis(0)).then(|| (first, kept.closed.max(first)))
     }
 
-    /// Readers are to look again.
+    /// Readers must look again.
     fn note_news(&self) {
         lock(&self.kept).version += 1;
         self.changed.notify_all();

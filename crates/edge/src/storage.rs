@@ -147,7 +147,7 @@ impl Storage {
         self.journal.write_or_announce(may_sync, called)
     }
 
-    /// The journal is to write what has been handed in.
+    /// The journal must write what has been handed in.
     pub fn announce(&self) {
         self.journal.announce_appends();
     }

@@ -96,7 +96,7 @@ pub struct Credentials {
     pub former: Option<Former>,
 }
 
-/// What is to secure links between nodes.
+/// What secures links between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkMode {
     /// Nothing: `tls-cluster no`.
@@ -240,7 +240,7 @@ fn unfit(name: &'static str) -> impl FnOnce(String) -> Unfit {
 
 impl Security {
     /// What the parameters ask for, with the files they name as they are now, and this node's credentials in a cluster
-    /// with an authority of its own. Nothing, if neither clients nor nodes are to use TLS.
+    /// with an authority of its own. Nothing, if neither clients nor nodes use TLS.
     ///
     /// # Errors
     /// The first parameter that cannot be carried out.

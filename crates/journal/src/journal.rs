@@ -450,8 +450,8 @@ impl<D: Disk> Journal<D> {
         file.sync(&self.disk)
     }
 
-    /// What the log holds is less than what was promised, and the others are to make good for it: every start is told
-    /// so until [`settle`](Self::settle). For a directory that is made in the place of one that is damaged.
+    /// What the log holds is less than what was promised, and the others must make up for it: every start is told so
+    /// until [`settle`](Self::settle). For a directory that replaces one that is damaged.
     ///
     /// # Errors
     /// Any error of the disk; [`Fault::Full`] if there is no room for the mark that says so.

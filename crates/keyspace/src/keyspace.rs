@@ -24,7 +24,7 @@ use crate::{DataCommand, Moment, Policy, collection};
 /// Digests of different keyspaces must be comparable.
 const DIGEST_SEED: u64 = 0x686F_6C64_6661_7374;
 
-/// Tells what a watch remembers of a hash of which a field is to expire from a version, which is far below.
+/// Tells what a watch remembers of a hash with a field that will expire from a version, which is far below.
 const EXPIRING_FIELDS: u64 = 1 << 62;
 /// What tells apart what watches remember.
 const WATCH_MARKS: u64 = EXPIRING_FIELDS | 1 << 63;
@@ -392,7 +392,7 @@ impl Keyspace {
         }
     }
 
-    /// What a WATCH remembers of a key that exists: its version and, if a field of it is to expire, when the next one
+    /// What a WATCH remembers of a key that exists: its version and, if a field of it will expire, when the next one
     /// does, mixed; 0 if it does not exist at `moment`. Different if the key has changed, or a field has expired.
     pub fn watched_version(&self, database: u16, key: &[u8], moment: Moment) -> u64 {
         let Some(entry) = self.view(database, moment).peek(key) else { return 0 };

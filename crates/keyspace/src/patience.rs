@@ -1,7 +1,7 @@
 //! How long a request is willing to wait for data.
 //!
-//! A command that can wait is executed like any other: it answers null if there is nothing for it. Whether its client
-//! then waits, and for how long, is said by its words, and is the business of who runs the command.
+//! A command that can wait is executed like any other: it answers null if there is nothing for it. Its words say
+//! whether its client then waits, and for how long; the code that runs the command sees to that.
 
 use command::{Flag, Refusal};
 use resp::Args;

@@ -194,7 +194,7 @@ pub struct RequestId {
     pub slot: Slot,
     /// The id.
     pub id: Vec<u8>,
-    /// Of the words and all else that makes the request what it is.
+    /// Of the words and everything else that makes the request what it is.
     pub digest: u64,
 }
 
@@ -321,7 +321,7 @@ pub enum Item<'a> {
     Libraries(Change),
     /// A gateway has asked for something of a slot that another group holds: tell it so.
     Moved(Slot),
-    /// A group is to hold these slots, from the first to the last.
+    /// A group must hold these slots, from the first to the last.
     Want {
         /// First and last.
         slots: (Slot, Slot),
@@ -330,7 +330,7 @@ pub enum Item<'a> {
     },
     /// Set parameters of the cluster.
     Configure(Pairs),
-    /// Which nodes are to hold a group.
+    /// Which nodes must hold a group.
     Place {
         /// Which group.
         group: GroupId,
@@ -452,7 +452,7 @@ pub struct Builder {
     payload: Vec<u8>,
     source: Option<Claimed>,
     durability: Durability,
-    /// It says who is to hold what.
+    /// It says which group or node must hold what.
     must_be_kept: bool,
     level: Level,
 }
@@ -637,7 +637,7 @@ impl Builder {
         member.known_at(self.level).put(&mut self.payload);
     }
 
-    /// Adds who is to lead a group.
+    /// Adds which node should lead a group.
     pub fn prefer(&mut self, group: GroupId, node: Option<NodeId>) {
         self.payload.push(PREFER);
         leb128::put(&mut self.payload, u64::from(group.0));
@@ -664,7 +664,7 @@ impl Builder {
         leb128::put(&mut self.payload, u64::from(slot.0));
     }
 
-    /// Adds who is to hold some slots.
+    /// Adds which group must hold some slots.
     pub fn want(&mut self, (first, last): (Slot, Slot), group: GroupId) {
         self.must_be_kept();
         self.payload.push(WANT);
@@ -673,7 +673,7 @@ impl Builder {
         leb128::put(&mut self.payload, u64::from(group.0));
     }
 
-    /// Adds which nodes are to hold a group; none for all.
+    /// Adds which nodes must hold a group; none for all.
     pub fn place(&mut self, group: GroupId, nodes: &BTreeSet<u64>) {
         self.must_be_kept();
         self.payload.push(PLACE);

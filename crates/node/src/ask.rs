@@ -382,7 +382,8 @@ impl Core {
         }
     }
 
-    /// The answer to who has waited for too long until a replica here has what its leader had. It may be cut off since.
+    /// The answer to a client that has waited for too long until a replica here has what its leader had. It may be cut
+    /// off since.
     fn give_up(&self, deferred: &Deferred) -> Option<Answer> {
         let Question::At { places, .. } = &deferred.question else { return None };
         let is_behind =

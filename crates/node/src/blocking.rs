@@ -89,7 +89,7 @@ pub(crate) struct Lines {
 #[derive(Debug, Default)]
 struct Line {
     waiters: VecDeque<Waiter>,
-    /// Who is trying now; nobody else is woken until it has tried or left.
+    /// The waiter that is trying now; nobody else is woken until it has tried or left.
     awake: Option<Origin>,
     /// Something has happened to the key since that one was woken.
     is_touched: bool,
@@ -119,7 +119,7 @@ impl Line {
             let known = &mut self.waiters[place];
             // At level 1 it is not told to other nodes what a waiter would claim.
             (known.heard, known.claims) = (waiter.heard, waiter.claims);
-            // Who stands is not trying: the word that woke it has been lost, or its answer has.
+            // A waiter that stands is not trying: the word that woke it has been lost, or its answer has.
             return self.awake.filter(|awake| *awake == origin && !is_trying);
         }
         self.waiters.push_back(waiter);
@@ -266,7 +266,7 @@ impl Group {
                 }
                 waiter.claims_from = None;
                 match line.awake {
-                    // Who is trying comes by what there is; the others try when it has.
+                    // The one that is trying finds what there is; the others try after it.
                     Some(_) => line.is_touched = true,
                     None => {
                         line.awake = Some(waiter.origin);
@@ -439,7 +439,7 @@ impl Waiting {
             "xreadgroup" if is_wrong_type || self.is_gone && reply.starts_with(b"-NOGROUP") => Meaning::Gone,
             // Of another type may be the destination, and then somebody has to be told.
             "blmove" | "brpoplpush" => Meaning::Answer,
-            // Who waits for a list is not interested in a string that has taken its name.
+            // A client that waits for a list is not interested in a string that has taken its name.
             _ if is_wrong_type => Meaning::Nothing,
             _ => Meaning::Answer,
         }
@@ -775,7 +775,7 @@ impl Core {
             Some(_) => self.sessions.iter().filter(|session| session.hold == Hold::Paused).count(),
             None => 0,
         };
-        // Who is still trying may not stand in line yet, and may find something.
+        // A waiter that is still trying may not stand in line yet, and may find something.
         let is_at_rest = |id: &&SessionId| {
             let session = self.sessions.get(**id);
             session.and_then(|session| session.waiting.as_ref()).is_some_and(|waiting| waiting.is_at_rest())

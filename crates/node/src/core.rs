@@ -175,7 +175,7 @@ pub struct Context {
     pub group_count: u32,
     /// Which of them holds which slot, as far as this core knows.
     pub slots: Arc<SlotMap>,
-    /// Slots are to move that have not moved yet.
+    /// Some slots that must move have not moved yet.
     pub is_moving: bool,
     /// Groups are founded by themselves when the nodes have cores for more.
     pub(crate) founds_groups: bool,
@@ -466,7 +466,7 @@ impl Core {
             leaderless_since: None,
             introduced: BTreeMap::new(),
             found: BTreeMap::new(),
-            // Who is met later is met as well, and not instead.
+            // A node that is met later is met as well, and not instead.
             acquaintances: Acquaintances::new(seeds.into_iter().collect()),
             hearing: Hearing::default(),
             turn: stagger::Turn::default(),
@@ -921,7 +921,7 @@ impl Core {
     }
 
     fn obey_users(&mut self, users: &Arc<Users>) {
-        // Who came while it was not known yet that a password is needed has not said one.
+        // A client that came while it was not known yet that a password is needed has not said one.
         let must_say = !self.is_loaded() && !users.default_user().needs_no_password();
         self.context.users = Arc::clone(users);
         let mut ended = Vec::new();
@@ -1119,8 +1119,8 @@ impl Core {
         }
     }
 
-    /// Where there is an archive all cores are to know soon of what others have logged: see `group::archive`. Other
-    /// nodes learn it with the vitals.
+    /// Where there is an archive all cores must know soon of what others have logged: see `group::archive`. Other nodes
+    /// learn it with the vitals.
     fn pass_on_moment(&mut self) {
         let is_due =
             self.context.settings.closes_moments() && self.context.moments.is_to_be_passed_on(self.now.instant);
@@ -1398,9 +1398,9 @@ impl Core {
         actions.push(Action::Peers(roster.all().map(place).collect()));
     }
 
-    /// A node does not know yet that it is known: it may not have been able to hear so, for want of anybody to talk to.
-    /// What this node says of itself is the same word to that node, which may answer in the same way, and so on. So it
-    /// is told once in [`limits::ANNOUNCE_INTERVAL`], and not where this node is if it speaks to this node anyway.
+    /// A node does not know yet that it is known: it may not have been able to hear so, because it had nobody to talk
+    /// to. What this node says of itself is the same word to that node, which may answer in the same way, and so on. So
+    /// it is told once in [`limits::ANNOUNCE_INTERVAL`], and not where this node is if it speaks to this node anyway.
     fn introduce_all_to(&mut self, node: NodeId, actions: &mut Vec<Action>) {
         let (own, now) = (self.context.node, self.now.instant);
         let is_told = |last: &Instant| now.since(*last) < limits::ANNOUNCE_INTERVAL;
@@ -1584,7 +1584,7 @@ impl Core {
         // Another core may have heard first that there is such a group.
         self.make_room_for(group.0 + 1);
         let before = std::mem::replace(&mut self.context.routes[group.0 as usize], route);
-        // Who waits for its keys stood in no line while nobody led it.
+        // A client that waits for its keys stood in no line while nobody led the group.
         self.must_stand_anew |= route.leader.is_some() && route != before;
         self.note_touch(group, route.leader.is_some());
         if route.leader.is_some_and(|leader| leader != self.context.node) {
@@ -1985,7 +1985,7 @@ impl Core {
             Some(Wire::Wake { waiter, group, is_gone }) => {
                 self.woken(waiter.session, waiter.ticket, group, is_gone, actions);
             }
-            // Who answers is told where the client is: a node speaks for itself.
+            // The node that answers is told where the client is: a node speaks for itself.
             Some(Wire::Request(request))
                 if request.origin.node == from
                     && validate::is_valid(&request, self.context.group_count, self.context.settings.databases) =>
@@ -2463,7 +2463,7 @@ impl Core {
     /// has read the end of a client's stream keeps the connection for so long.
     pub fn owes(&self, session: SessionId) -> bool {
         let is_owed = |session: &Session| match &session.waiting {
-            // Who has gone takes nothing any more.
+            // A client that has gone takes nothing any more.
             Some(waiting) if waiting.is_at_rest() => false,
             None if session.changes_wait.as_ref().is_some_and(|wait| wait.is_blocking) => false,
             _ => session.owed_count() > 0 || session.hold != Hold::None || !session.out.is_empty(),

@@ -987,7 +987,7 @@ impl Core {
             return self.dispatch_change(id, changing, args, actions);
         }
         let is_telling = matches!(command.body, commands::Body::Tell { .. });
-        // Who is told something may look at once for what was changed before.
+        // A client that is told something may look at once for what was changed before.
         let must_wait = if is_telling {
             session.awaits_change() || session.owed_count() >= limits::OWED_COUNT_TO_READ_MAX
         } else {

@@ -79,7 +79,7 @@ impl Core {
         let Some((request, purpose)) = self.relay.take_back(claim, self.now.instant) else { return true };
         match purpose {
             Purpose::Client { .. } => {
-                // Nothing new may go where those are to come that wait for their turn to be sent again.
+                // Nothing new may overtake those that wait for their turn to be sent again.
                 self.hold_until_answered(request.origin.session);
                 // With one that had to come back, all behind it have been marked.
                 if !request.must_return {

@@ -205,7 +205,7 @@ pub struct FollowersAnswer {
     pub is_led: bool,
 }
 
-/// Which keys are to go to which server.
+/// Which keys must go to which server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MigrateWish {
     /// The server's name or address.
@@ -471,8 +471,8 @@ pub enum Action {
     },
     /// Read entries back that are on disk; [`Event::LogRead`] follows.
     ReadLog(Span),
-    /// Entries of a group behind `index` are to stay on disk although a checkpoint covers them: members lack them. As
-    /// far as the host's bound allows; replaces what was asked before.
+    /// Entries of a group behind `index` must stay on disk although a checkpoint covers them: members lack them. As far
+    /// as the host's bound allows; replaces what was asked before.
     KeepLog {
         /// The group.
         group: GroupId,
@@ -803,7 +803,7 @@ pub struct HostReport {
     pub stalls: Arc<Stalls>,
 }
 
-/// The stream for replicas of other kinds, and who follows it.
+/// The stream for replicas of other kinds, and its followers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Following {
     /// Its name, 40 hexadecimal digits; empty if there is none.
@@ -854,7 +854,7 @@ pub struct SiteFigures {
     pub places: Vec<u64>,
     /// Why it cannot be written; empty if it can.
     pub fault: String,
-    /// Who follows, by a number.
+    /// The followers, by a number.
     pub followers: BTreeMap<u64, SiteFollower>,
     /// Copies that were sent, and followers who went on where they were, since the start.
     pub copy_count: u64,

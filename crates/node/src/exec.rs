@@ -384,7 +384,7 @@ impl Core {
         }
     }
 
-    /// True if anyone who carries out a transaction is to measure its commands.
+    /// True if the commands of a transaction must be measured where it is carried out.
     fn wants_times(&mut self, packed: &[u8], protocol: Protocol) -> bool {
         let mut spans: Vec<Span> = Vec::new();
         let mut is_timed = false;

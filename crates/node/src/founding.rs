@@ -10,8 +10,8 @@
 //!
 //! The first entry is the same everywhere, so it is as if the voters had elected somebody in term 1 who committed it
 //! and was never heard of again. From there on the group is like any other. What was written stands in the journal
-//! before everything else that this node says for the group: a start finds the group there, and nobody founds it
-//! again. Who was away for long, and founds a group that others have long been using, comes with an empty log and gets
+//! before everything else that this node says for the group: a start finds the group there, and nobody founds it again.
+//! A node that was away for long, and founds a group that others have long been using, comes with an empty log and gets
 //! no votes.
 //!
 //! A group that splits off from another one comes into being in another way: see [`crate::splitting`].

@@ -5,8 +5,8 @@
 //! with a host that is not nearly as bad. Where all hosts are alike, because they share one machine or are all
 //! overloaded, nobody is better off elsewhere, and nothing happens.
 //!
-//! What a core does by itself is nobody's guilt: that work would go along. And it does not go to and fro: a host is
-//! trusted with leadership again when it has had a good minute.
+//! What a core does by itself is nobody's guilt: that work would go along. And leadership does not move back and forth:
+//! a host is trusted with it again when it has had a good minute.
 
 use stdx::UnixMillis;
 

@@ -98,7 +98,7 @@ pub struct Origin {
     pub ticket: u64,
     /// Its place among the requests of its gateway to the group, in a cluster. The answer then goes to the gateway.
     pub claim: Option<Claim>,
-    /// True if the session keeps what it reads, and the group is to remember that.
+    /// True if the session keeps what it reads, and the group must remember that.
     pub tracks: bool,
     /// True if its keys are not used by what it does with them (CLIENT NO-TOUCH).
     pub is_silent: bool,
@@ -292,14 +292,14 @@ pub enum Mail {
         session: SessionId,
         /// What.
         news: News,
-        /// Who changed it, if a client of this node did.
+        /// The author of the change, if a client of this node made it.
         by: Option<Author>,
     },
     /// These keys have changed, by the hand of these: tell those of your sessions that want to know of all.
     Changed(Arc<Vec<Change>>),
     /// Tell all your sessions that track: everything has changed.
     FlushCaches,
-    /// Clients that are told of all changes are to forget what they have read: some were not told here.
+    /// Clients that are told of all changes must forget what they have read: some were not told here.
     FlushBroadcasters,
     /// Say when the news of before this is in your sessions' output; see [`crate::telling`].
     Hear {
@@ -307,7 +307,7 @@ pub enum Mail {
         home: CoreId,
         /// Number of the question there.
         round: u64,
-        /// Cores that are to hear the same behind this one; `None` for those that its own sessions have named.
+        /// Cores that must hear the same behind this one; `None` for those that its own sessions have named.
         left: Option<Vec<CoreId>>,
     },
     /// It is.

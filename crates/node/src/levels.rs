@@ -1,4 +1,4 @@
-//! Which formats and semantics are in force, and who must know them: see `docs/decisions/0046-levels.md`.
+//! Which formats and semantics are in force, and which nodes must know them: see `docs/decisions/0046-levels.md`.
 //!
 //! ```text
 //!   HOLDFAST UPGRADE ─▶ leader of group 0: does every node know the next level?
@@ -53,7 +53,7 @@ impl Context {
 
     /// What this node says of itself to the others. A version that knows only level 1 takes no zone.
     pub(crate) fn own_as_announced(&self) -> Member {
-        // Who joins knows the level from those who let it in, before it has anything of group 0.
+        // A node that joins knows the level from those that let it in, before it has anything of group 0.
         let level = if self.roster.is_empty() { self.level.max(self.floor) } else { self.level };
         self.whereabouts_to_announce().known_at(level)
     }

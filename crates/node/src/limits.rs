@@ -182,7 +182,7 @@ pub const MOMENT_LEAP_TOLD_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a request waits for a leader to be known.
 pub const LEADER_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// How often a leader looks at who takes part in its group.
+/// How often a leader looks at which nodes take part in its group.
 pub const RECONCILE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How often a leader tells all nodes how its group is.
@@ -259,7 +259,7 @@ pub const STUCK_AFTER: Duration = Duration::from_secs(1);
 /// How long a voter that did not take leadership over is not asked to again.
 pub const HAND_OVER_REST: Duration = Duration::from_secs(3);
 
-/// A member that has been silent for so long is not waited for when another one is to go.
+/// A member that has been silent for so long is not waited for when another one must go.
 pub const MEMBER_SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// How many members are asked, of those that a leader names, whether this replica was let go. Most groups have fewer.
@@ -284,7 +284,7 @@ pub const BALANCE_INTERVAL: Duration = Duration::from_secs(1);
 /// A node that has been silent, or without room, for so long is not waited for when it should be given a group.
 pub const BALANCE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The most time that one look at who is there counts against those who are not: see `neighbours`.
+/// The most time that one look at which nodes are there counts against those that are not: see `neighbours`.
 pub const ABSENCE_LOOK_MAX: Duration = Duration::from_millis(300);
 
 /// A checkpoint that is given to another node waits while the leader's own disk has taken nothing for so long.
@@ -455,7 +455,7 @@ pub const MOVE_BYTES_MAX: usize = 64 << 20;
 /// How long a group that gives slots away rests before the next.
 pub const MOVE_REST: Duration = Duration::from_millis(5);
 
-/// How long a slot that is to move waits for those who hold its keys before they have precedence.
+/// How long a slot that must move waits for those who hold its keys before they have precedence.
 pub const MOVE_DRAIN_MAX: Duration = Duration::from_millis(300);
 
 /// How long both groups may take to prepare a move before it is given up.

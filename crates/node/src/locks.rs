@@ -20,8 +20,8 @@ use crate::transaction::TransactionId;
 /// One granting of locks to a transaction, named by the term of the leader and a number of its own.
 ///
 /// What a gateway has read under its locks holds only as long as it has these: they may be taken from one that is
-/// believed dead, and then be granted again to a late copy of its request. The default is that of who never asked:
-/// slots that move.
+/// believed dead, and then be granted again to a late copy of its request. The default is that of a mover of slots,
+/// which never asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// Of the leader.

@@ -55,7 +55,7 @@ impl Vitals {
         Some(Self { can_lead, hears, core_count, checkpoint, stalled_ms: leb128::take(rest)? })
     }
 
-    /// True if it says the same of who may lead.
+    /// True if it says the same of which node may lead.
     fn is_as_fit_as(&self, other: &Self) -> bool {
         (self.can_lead, &self.hears) == (other.can_lead, &other.hears)
     }
@@ -157,11 +157,11 @@ pub(crate) struct Hearing {
 
 /// For how long nodes have been heard by nobody, as far as this node could tell.
 ///
-/// Time counts only while this node hears, or hears of, more than half of the nodes that are to stay. So a node that is
+/// Time counts only while this node hears, or hears of, more than half of the nodes that will stay. So a node that is
 /// cut off itself counts nothing against the others, nor does anybody when half of the cluster has fallen silent at
 /// once: that is the net, or a mistake, and to copy everything would make it worse. Nor does time count for which the
-/// process did not run. Who is heard by a node that is heard here is not gone, though the two of us are cut off. Every
-/// node keeps its own account, so that a change of leaders changes nothing.
+/// process did not run. A node that is heard by a node that is heard here is not gone, though the two of us are cut
+/// off. Every node keeps its own account, so that a change of leaders changes nothing.
 #[derive(Debug, Default)]
 struct Absences {
     gone: BTreeMap<NodeId, Duration>,
@@ -212,8 +212,8 @@ impl Hearing {
         self.checkpoints.values().copied().max().unwrap_or_default()
     }
 
-    /// Who is heard now: those who were already, as they were known, stay what they are since then.
-    /// Nodes that are no members are heard by nobody.
+    /// The nodes that are heard now: those that were already, as they were known, stay what they are since then. Nodes
+    /// that are no members are heard by nobody.
     fn judge(&mut self, before: &Neighbours, is_member: impl Fn(NodeId) -> bool, now: Instant) -> Neighbours {
         self.heard.retain(|node, _| is_member(*node));
         let mut silent = before.silent.clone();
@@ -226,7 +226,7 @@ impl Hearing {
         });
         silent.retain(|node, _| !self.heard.contains_key(node) && is_member(*node));
         let silences = self.heard.values().map(|(_, heard)| *heard + limits::VITALS_SILENCE + Duration::from_nanos(1));
-        // Who belongs to the cluster changes, too.
+        // The members of the cluster change, too.
         self.judge_at = silences.fold(now + limits::VITALS_INTERVAL, Instant::min);
         let since = |node: &NodeId, vitals: &Vitals| match before.heard.get(node) {
             Some((known, since)) if known.is_as_fit_as(vitals) => *since,

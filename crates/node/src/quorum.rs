@@ -1,5 +1,5 @@
-//! Whether anybody can answer for a group. All that refuses, waits or tells the user for want of a leader asks here:
-//! that a group has none, since when, and which nodes are missed.
+//! Whether anybody can answer for a group. All code that refuses, waits or tells the user because a leader is missing
+//! asks here: that a group has none, since when, and which nodes are missed.
 //!
 //! A group without a leader is waited for: elections take a fraction of a second. When it has had none for as long as a
 //! request waits ([`limits::REQUEST_PATIENCE`]), whatever comes next is refused at once.

@@ -187,8 +187,8 @@ struct Stream {
     sent: usize,
     /// Number of the last one sent to it; 0 at the start of a run.
     previous: u64,
-    /// Who has ever been asked, and the number of the last request sent there. Requests are sent in order, so whatever
-    /// has a smaller number and no answer has been sent there, too.
+    /// The leaders that have ever been asked, and the number of the last request sent there. Requests are sent in
+    /// order, so whatever has a smaller number and no answer has been sent there, too.
     asked: Vec<(NodeId, u64)>,
     /// Bytes sent and not answered, and what they take of the window.
     out_bytes: usize,

@@ -95,7 +95,7 @@ pub struct Invocation {
     pub key_count: usize,
     /// It may write nothing.
     pub is_read_only: bool,
-    /// Who calls it, unless that user may do everything.
+    /// The user who calls it, unless that user may do everything.
     pub user: Option<Arc<User>>,
 }
 

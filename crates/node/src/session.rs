@@ -509,7 +509,7 @@ impl Session {
         ticket
     }
 
-    /// The same for a read that the replica on this node is to answer.
+    /// The same for a read that the replica on this node should answer.
     pub(crate) fn take_ticket_to_read_nearby(&mut self) -> u64 {
         let ticket = self.take_any_ticket();
         self.behind_near = self.next;

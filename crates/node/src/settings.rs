@@ -98,7 +98,7 @@ impl Notify {
         letters
     }
 
-    /// What the keyspaces are to note.
+    /// What the keyspaces must note.
     pub fn noted(self) -> Classes {
         if self.by_key || self.by_event { self.classes } else { Classes::NONE }
     }

@@ -47,7 +47,8 @@ impl Stage {
     }
 }
 
-/// Who goes first, by what the others say: one that writes, or the first in the order of numbers that wants to.
+/// The node that goes first, by what the others say: one that writes, or the first in the order of numbers that wants
+/// to.
 pub fn who_goes_first(own: NodeId, said: impl Iterator<Item = (NodeId, Stage)> + Clone) -> Option<NodeId> {
     let of = |wanted: Stage| said.clone().filter(move |(_, stage)| *stage == wanted).map(|(node, _)| node);
     of(Stage::Writing).min().or_else(|| of(Stage::Due).filter(|node| *node < own).min())

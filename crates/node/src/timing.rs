@@ -151,7 +151,7 @@ impl Timings {
         const QUICK_US_MAX: i64 = 1_000;
         self.slow_us = settings.slow_us;
         self.delay_ms = settings.latency_threshold_ms;
-        // Who monitors delays wants to know of those that should not be.
+        // An operator who monitors delays wants to know of those that should not be.
         self.wants_quick = (0..QUICK_US_MAX).contains(&self.slow_us) || self.delay_ms > 0;
         self.wants_others = self.slow_us >= 0 || self.delay_ms > 0;
         let had_histograms = std::mem::replace(&mut self.has_histograms, settings.tracks_latency);
@@ -233,7 +233,7 @@ impl Timings {
     #[inline]
     pub(crate) fn start_for_gateway(&mut self, known: Known, args: Args<'_>, is_wanted: bool) -> Option<Watch> {
         let last = self.reading.take();
-        // Who monitors delays wants to know of all that happen here.
+        // An operator who monitors delays wants to know of all that happen here.
         (is_wanted || self.delay_ms > 0)
             .then(|| Watch { place: self.place_of(known, args), started: last.unwrap_or_else(self.stopwatch) })
     }

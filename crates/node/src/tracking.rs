@@ -117,7 +117,7 @@ impl News {
     }
 }
 
-/// Who has changed a key, as the replicas of a node know it. Only the core of its session knows all of them.
+/// The author of a change of a key, as the replicas of a node know it. Only the core of its session knows all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Author {
     /// The session of this number, with the request that is answered under this ticket.
@@ -141,7 +141,7 @@ pub enum Author {
 /// A request of a session: the session's number, and the ticket under which it is answered.
 pub type Asked = (u64, u64);
 
-/// A key that has changed, and who changed it, if that was a client of this node.
+/// A key that has changed, and the author of the change, if that was a client of this node.
 pub type Change = (Arc<[u8]>, Option<Author>);
 
 /// A session that has read a key.
@@ -162,8 +162,9 @@ pub struct Presence {
     pub tracks: bool,
     /// Any that broadcast.
     pub broadcasts: bool,
-    /// It remembers by itself what its clients have read, and is to hear of every change: so it is in a cluster, where
-    /// reads go to other nodes. Who is asked there knows nothing of caches; the replica here tells what has changed.
+    /// It remembers by itself what its clients have read, and must hear of every change: so it is in a cluster, where
+    /// reads go to other nodes. The node that is asked there knows nothing of caches; the replica here tells what has
+    /// changed.
     pub gathers: bool,
 }
 
@@ -178,11 +179,12 @@ pub struct Tracker {
     broadcasting_count: usize,
     /// By core.
     presence: Vec<Presence>,
-    /// Keys that have changed and are of concern to broadcasting sessions of this core, with who changed them last.
+    /// Keys that have changed and are of concern to broadcasting sessions of this core, with the session that changed
+    /// them last.
     changed_here: BTreeMap<Arc<[u8]>, Option<Asked>>,
     /// Keys changed here in this turn, for cores that hear of every change.
     pub(crate) changed: Vec<Change>,
-    /// The key that was forgotten last for want of room.
+    /// The key that was forgotten last for lack of room.
     hand: Option<Arc<[u8]>>,
 }
 
@@ -214,7 +216,7 @@ impl Tracker {
         self.presence.iter().any(|presence| presence.tracks)
     }
 
-    /// Cores that are to hear of every change.
+    /// Cores that must hear of every change.
     pub fn hearing_cores(&self) -> impl Iterator<Item = CoreId> {
         let cores = (0..).zip(&self.presence).filter(|(_, presence)| presence.broadcasts || presence.gathers);
         cores.map(|(core, _)| CoreId(core))

@@ -67,7 +67,7 @@ pub struct Work {
     pub whole: bool,
     /// True if databases may change places: then each key is looked for in all of them.
     pub swaps: bool,
-    /// Queries over a whole database among the commands, by place, as the groups are to answer them; see
+    /// Queries over a whole database among the commands, by place, in the form in which the groups answer them; see
     /// `whole::queries`. Those without a place are a script's.
     pub queries: Vec<(Option<usize>, Vec<u8>)>,
     /// When the client asked, or when a script that takes long had come to its end.
@@ -813,8 +813,8 @@ impl Transaction {
 }
 
 /// Which groups are asked to prepare their parts at the same time: those with large parts one by one, the largest
-/// first, then all others. Who has prepared asks the others when it waits for too long, and they refuse what they have
-/// not heard of; so nobody is to wait for what takes longer than its own part.
+/// first, then all others. A group that has prepared asks the others when it waits for too long, and they refuse what
+/// they have not heard of; so no group must wait for what takes longer than its own part.
 fn rounds(effects: BTreeMap<GroupId, Vec<Effect>>, large_bytes_min: usize) -> VecDeque<Round> {
     let is_large = |(_, effects): &(GroupId, Vec<Effect>)| entry::effects_bytes(effects) >= large_bytes_min;
     let (mut large, small): (Round, Round) = effects.into_iter().partition(is_large);

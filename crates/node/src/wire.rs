@@ -1120,7 +1120,7 @@ fn take_origin(rest: &mut &[u8]) -> Option<Origin> {
     let node = NodeId(leb128::take(rest)?);
     let core = CoreId(u16::try_from(leb128::take(rest)?).ok()?);
     let session = SessionId { serial: leb128::take(rest)?, index: u32::try_from(leb128::take(rest)?).ok()? };
-    // Who tracks is known, and told, on the session's own node.
+    // Whether the session tracks is known, and told, on its own node.
     Some(Origin::new(node, core, session, leb128::take(rest)?))
 }
 

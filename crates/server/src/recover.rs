@@ -211,8 +211,8 @@ impl Recovery {
             };
             let born = groups.iter().find_map(split_from);
             let replayed = found.replay(group, of_log, born, &mut beginnings, pace)?;
-            // Of a group that has come into being just now there may be no record yet, though others have given it what
-            // it is to hold.
+            // A group that has come into being just now may have no record yet, though others have given it what it
+            // will hold.
             let known = if group == 0 { replayed.state.roster().group_count(identity.group_count) } else { 0 };
             let begun = replayed.state.split_groups().map(|new| new.0 + 1).max().unwrap_or_default();
             count = count.max(known).max(begun);

@@ -100,7 +100,7 @@ struct Plan {
     settings: Settings,
     data_directory: PathBuf,
     core_count: Option<u16>,
-    /// The levels that it is to act as if it knew no others.
+    /// The levels that it must act as if it knew no others.
     levels: Levels,
     config_file: Option<PathBuf>,
     /// `save` and the like, which may stand several times, and have stood already.

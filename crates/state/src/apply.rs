@@ -139,11 +139,11 @@ pub enum What {
         /// False if that was known.
         is_news: bool,
     },
-    /// Something was said of who is to lead or to hold slots; true if it was not known.
+    /// Something was said of which node should lead or which group should hold slots; true if it was not known.
     Wished(bool),
     /// A gateway was told where a slot is.
     Moved,
-    /// A group was to split off.
+    /// A group had to split off.
     Split {
         /// Which.
         group: GroupId,

@@ -80,7 +80,7 @@ impl Requests {
     }
 }
 
-/// What a step is to anyone who brings groups together.
+/// What a step means for a reader that brings groups together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// It has been done, as a part of a transaction if one is named.

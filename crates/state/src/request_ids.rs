@@ -106,7 +106,7 @@ impl RequestIds {
         self.byte_count
     }
 
-    /// The answers of a slot, for the group that is to hold it.
+    /// The answers of a slot, for the group that will hold it.
     pub fn export_slot(&self, slot: Slot) -> Vec<u8> {
         let mut out = Vec::new();
         for (place, kept) in self.kept.iter().filter(|(place, _)| place.1 == slot) {

@@ -366,8 +366,8 @@ fn one_that_has_never_held_anything_votes_where_it_may() {
     }
 }
 
-/// A learner is being made a voter, and has more than the leader, which loses the end of its log. Who holds that change
-/// decides whether it votes by now.
+/// A learner is being made a voter, and has more than the leader, which loses the end of its log. Whether the learner
+/// votes by now depends on which replica holds that change.
 #[test]
 fn a_change_that_cannot_be_committed_makes_no_voter() {
     for holds_change in [false, true] {

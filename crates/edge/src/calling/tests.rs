@@ -333,8 +333,8 @@ mod model {
 
     const TURNS_MAX: u8 = 2;
 
-    /// All that may happen next. Who has been called may give up when the lock is taken, or come again when mail keeps
-    /// coming.
+    /// All that may happen next. A thread that has been called may give up when the lock is taken, or come again when
+    /// mail keeps coming.
     fn next(world: &World, gives_up: bool, comes_again: bool) -> Vec<World> {
         let mut worlds = Vec::new();
         let mut with = |act: &dyn Fn(&mut World)| {

@@ -222,7 +222,7 @@ impl Link {
             match &mut self.stage {
                 Stage::Sending { sent, .. } => *sent += written as u64,
                 Stage::Streaming(offset) => *offset += written as u64,
-                Stage::Waiting | Stage::Copying(_) => unreachable!("nothing but the head is sent to who waits"),
+                Stage::Waiting | Stage::Copying(_) => unreachable!("a follower that waits is sent only the head"),
             }
         }
         Ok(self.is_writable)

@@ -1,4 +1,4 @@
-//! Who waits until replicas have something, and what replicas are asked for that.
+//! Clients that wait until replicas have something, and what replicas are asked for that.
 //!
 //! A replica acknowledges once in a second. Anyone who waits is not to wait for that: `REPLCONF GETACK *` in the stream
 //! is answered at once, with what has been carried out before it.

@@ -1,8 +1,8 @@
 //! Which versions of the protocol two nodes may speak, and which of them they do.
 //!
-//! Each level has its version. A node speaks those of the levels that its program knows, but for those below what it
-//! has in its logs: who knows nothing of that must not be given it. Who dials begins with the latest version, and falls
-//! back to the one in which the other end has refused that.
+//! Each level has its version. A node speaks those of the levels that its program knows, except those below what it has
+//! in its logs: a node that knows nothing of that must not be given it. The node that dials begins with the latest
+//! version, and falls back to the one in which the other end has refused that.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -820,7 +820,7 @@ mod tests {
         let (backlog, news) = scratch.open(1 << 20);
         assert_eq!((news, indices(&backlog)), (None, vec![5, 3, 4]));
         assert_eq!(read(&backlog).len(), 3);
-        // Who knew of one group goes on; who has seen less of it does not.
+        // A reader that knew of one group goes on; one that has seen less of it does not.
         let begins: Vec<_> = backlog.segments().iter().map(|segment| segment.places.clone()).collect();
         assert!(
             reaches_back(&begins[0], &[0]) && !reaches_back(&begins[1], &[5]) && !reaches_back(&begins[1], &[4, 3, 4])

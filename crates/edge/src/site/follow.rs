@@ -506,7 +506,7 @@ impl Link<'_> {
     fn run(&mut self, number: usize) -> Result<(), End> {
         let outcome = self.hear_all(number);
         if !matches!(outcome, Err(End::StandBy)) {
-            // Anyone who wants to promote this cluster is to know that the near side is not heard.
+            // An operator who wants to promote this cluster must know that the near side is not heard.
             let next = Record { is_linked: false, written_ms: clock::now().unix.0, ..self.record.clone() };
             let _ = self.own.commit(&self.record.clone(), &[], &next);
         }

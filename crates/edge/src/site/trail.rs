@@ -91,8 +91,8 @@ pub fn follows(begin: &[Place], places: &[Place]) -> bool {
     })
 }
 
-/// Where the backlog of this node, or a file of it, begins, for who goes on behind a moment: of groups that were told
-/// of at different moments, behind the latest of these.
+/// Where the backlog of this node, or a file of it, begins, for a reader that goes on behind a moment: of groups that
+/// were told of at different moments, behind the latest of these.
 pub fn first_moment(places: &[Place]) -> UnixMillis {
     places.iter().map(|place| place.moment).max().unwrap_or_default()
 }

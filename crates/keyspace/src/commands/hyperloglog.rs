@@ -228,7 +228,7 @@ fn pfdebug(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     if is(word, "getreg") {
         let mut registers = Registers::new();
         sketch.merge_into(&mut registers)?;
-        // As in Redis, to look at the registers is to make them dense.
+        // As in Redis, looking at the registers makes them dense.
         make_dense(edit, key)?;
         writer.array(REGISTERS);
         registers.iter().for_each(|register| writer.integer(register.into()));

@@ -1,7 +1,7 @@
 //! CHANGES: what has changed in all groups, in the order of moments, from one cursor to the next.
 //!
 //! Here only the words are read. The host has what has changed on disk, and a thread that reads it: no core reads a
-//! file, and none waits for who reads changes.
+//! file, and none waits for a client that reads changes.
 
 use command::{Flag, Group, Refusal};
 use resp::{Args, Writer};

@@ -304,7 +304,7 @@ impl<'a> Map<'a> {
         leaders(self.core).next().map(|(_, leader)| leader)
     }
 
-    /// True if a node is to hold the keys of these runs.
+    /// True if a node must hold the keys of these runs.
     fn is_holder(&self, node: NodeId, runs: &[(u32, u32)]) -> bool {
         let group = |first: u32| self.core.slots.group_of_slot(Slot(first as u16));
         runs.iter().all(|(first, _)| self.core.roster.is_placed(group(*first), node))

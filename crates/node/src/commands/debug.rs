@@ -89,7 +89,7 @@ const SLEEP: ControlCommand = ControlCommand {
     })
 };
 
-/// How long a DEBUG SLEEP is to last.
+/// How long a DEBUG SLEEP lasts.
 pub(crate) fn sleep_duration(args: Args<'_>) -> Result<Duration, Refusal> {
     let seconds = std::str::from_utf8(args.at(2)).ok().and_then(|text| text.parse().ok());
     let seconds = seconds.filter(|seconds| (0.0..=3_600.0).contains(seconds)).ok_or(Refusal::NOT_A_FLOAT)?;

@@ -323,7 +323,7 @@ fn write_key_spec(spec: &KeySpec, writer: &mut Writer) {
     writer.map(2);
     writer.bulk(b"type");
     match spec.find {
-        // Who does not know where the first is cannot find the others.
+        // A client that does not know where the first is cannot find the others.
         _ if matches!(spec.begin, Begin::Computed(_)) => {
             writer.bulk(b"unknown");
             writer.bulk(b"spec");

@@ -121,7 +121,7 @@ pub type ControlCommand = Command<Body>;
 
 /// What a control handler may touch.
 pub struct Local<'a> {
-    /// Who asked. Its output is not to be written to: the reply goes to the writer.
+    /// The session that asked. Its output must not be written to: the reply goes to the writer.
     pub session: &'a mut Session,
     /// Its core.
     pub core: &'a mut Context,

@@ -282,7 +282,8 @@ impl<'a> Overview<'a> {
         self.core.routes.get(group.0 as usize).and_then(|route| route.leader)
     }
 
-    /// Words on groups from those who lead them now: those of leaders that are gone say nothing of who is there.
+    /// Words on groups from those that lead them now: those of leaders that are gone say nothing of which nodes are
+    /// there.
     fn of_leaders(&self) -> impl Iterator<Item = &'a Bulletin> {
         let told = self.told.values().map(|(bulletin, _)| *bulletin);
         told.filter(|bulletin| self.leader_of(bulletin.group) == Some(bulletin.leader))

@@ -41,7 +41,7 @@ impl Group {
         if let Some(change) = wanted.or_else(|| self.change_of_votes(roster, replicas, &lost, &progress, seen)) {
             if let Change::AddVoter(newcomer) = change {
                 let holds_log = |other: &Progress| other.node == newcomer && other.matched > 0;
-                assert!(progress.iter().any(holds_log), "node {newcomer} is to vote, and has no log that could count");
+                assert!(progress.iter().any(holds_log), "node {newcomer} should vote, and has no log that could count");
             }
             // Refused only if leadership is going: the next leader sees to it.
             let _ = self.replica.propose_change(change);
@@ -97,7 +97,7 @@ impl Group {
             false => context.neighbours.can_lead(NodeId(node)),
         };
         let voters: BTreeSet<u64> = voters.into_iter().collect();
-        // Without zones it is waited for who is away: it returns, and is to lead what it led.
+        // Without zones a node that is away is waited for: it returns, and should lead what it led.
         let is_fit = |node: u64| spreading.zones.is_empty() || can_lead(node);
         let preferred = named.or_else(|| spreading.leader_of(self.id, &voters, is_fit))?;
         // A group goes to a preferred zone although a voter is away: leaders should be there.
@@ -126,7 +126,7 @@ impl Group {
         self.replica.is_changing() || (self.id.0 == 0 && self.membership().voters.len() > replicas)
     }
 
-    /// A vote of the metadata group that is to change hands: see [`balance::vote_change`].
+    /// A vote of the metadata group that must change hands: see [`balance::vote_change`].
     fn change_of_votes(
         &self,
         roster: &Roster,
@@ -169,7 +169,7 @@ impl Group {
             return Some(Change::AddLearner(newcomer.0));
         }
         // The roster is told in group 0. One that was let go there while it was silent, and leads another group by now,
-        // would never hear that it is to leave.
+        // would never hear that it must leave.
         let leads = |node: NodeId| self.leads_elsewhere(node, bulletins);
         let is_lost = |node: &NodeId| roster.is_going(*node) && !is_member(&node.0) && leads(*node);
         if self.id.0 == 0
@@ -188,7 +188,7 @@ impl Group {
         {
             return Some(Change::AddVoter(ready.node));
         }
-        // One who is to go and still serves keeps its vote until somebody who is catching up can take it.
+        // One that must go and still serves keeps its vote until somebody that is catching up can take it.
         let is_heard = |node: u64| self.last_tick.since(self.last_heard(node)) < limits::MEMBER_SILENCE_MAX;
         let is_awaited =
             |other: &Progress| !other.is_voter && is_heard(other.node) && !is_going(other.node) && staying < replicas;
@@ -216,7 +216,7 @@ impl Group {
         progress.iter().find(may_go).map(|other| Change::Remove(other.node))
     }
 
-    /// True if a node is to have no part in this group: it leaves the cluster, or the group does not live there.
+    /// True if a node must have no part in this group: it leaves the cluster, or the group does not live there.
     pub(super) fn is_leaving_here(&self, roster: &Roster, node: u64) -> bool {
         roster.is_going(NodeId(node)) || !roster.is_placed(self.id, NodeId(node))
     }

@@ -72,7 +72,7 @@ impl Group {
             && context.neighbours.stalled_ms(NodeId(node)).is_some_and(guilt::is_innocent)
     }
 
-    /// Who should lead instead of this node at once, and why.
+    /// The node that should lead at once instead of this one, and why.
     pub(super) fn successor_in_trouble(
         &mut self,
         context: &Context,

@@ -69,7 +69,7 @@ impl Group {
         !self.splits.unkept.is_empty()
     }
 
-    /// The next group that is to split off from this one, and with which slots.
+    /// The next group that must split off from this one, and with which slots.
     pub(super) fn next_split(&self, roster: &Roster) -> Option<(GroupId, Vec<Slot>)> {
         let group = roster.children(self.id).find(|group| self.state.split_index(*group).is_none())?;
         let wanted = roster.wanted().filter(|(.., wanted)| *wanted == group);

@@ -529,7 +529,7 @@ fn a_replica_that_was_let_go_asks_a_second_member() {
     };
     let mut told = vec![30];
     bulletin.put(&mut told);
-    // Who answers, and up to which entry; and after how many seconds the replica is given up.
+    // Which node answers, and up to which entry; and after how many seconds the replica is given up.
     for (answer, expected_s) in
         [(None, 30..=32), (Some((8, 20)), 2..=4), (Some((7, 20)), 30..=32), (Some((8, 0)), 30..=32)]
     {

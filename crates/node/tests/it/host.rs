@@ -285,7 +285,7 @@ impl Host {
         self.close_unsent(session, 0);
     }
 
-    /// The same, and so many bytes of what it was to get were never handed to the system.
+    /// The same, when so many bytes of its output were never handed to the system.
     pub fn close_unsent(&mut self, session: SessionId, unsent_bytes: u64) {
         self.step(self.homes[&session], Event::Closed { session, unsent_bytes });
         self.settle();

@@ -9,7 +9,7 @@ use crate::host::Host;
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// What group 0 of two is to let go, as `HOLDFAST SPLIT` has it.
+/// What group 0 of two must let go, as `HOLDFAST SPLIT` has it.
 const GOING: &str = "4096-8191";
 
 /// Some keys of slots from `first` to `last`.
@@ -90,7 +90,7 @@ fn what_clients_have_begun_goes_on_in_both_halves() {
     ask_for(&mut host, operator, &format!("0 {GOING}"));
     wait_until_led(&mut host, 2, GOING);
 
-    // Who waits stands in line again where the keys are now.
+    // A client that waits stands in line again where the keys are now.
     (0..20).for_each(|_| host.pass(TICK));
     assert_eq!(host.received(waiting), "");
     assert_eq!(host.run(client, &format!("RPUSH {list} first")), ":1");

@@ -35,7 +35,7 @@ enum Switch {
     Off,
 }
 
-/// Name the nodes that are to hold a group, and wait until they do. Clients go on meanwhile.
+/// Name the nodes that must hold a group, and wait until they do. Clients go on meanwhile.
 #[derive(Debug, Args)]
 pub struct PlaceArguments {
     /// The group.

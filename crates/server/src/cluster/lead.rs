@@ -1,4 +1,4 @@
-//! `holdfast cluster prefer` and `rebalance`: who leads where, and who holds how much.
+//! `holdfast cluster prefer` and `rebalance`: which node leads which group, and which group holds how much.
 
 use std::cell::Cell;
 use std::thread;

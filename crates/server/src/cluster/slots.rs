@@ -19,7 +19,7 @@ pub struct MoveArguments {
     /// The slots: one, or FIRST-LAST.
     #[arg(long, value_parser = parse_slots)]
     slots: (u16, u16),
-    /// The group that is to hold them.
+    /// The group that must hold them.
     #[arg(long)]
     to: u32,
     #[command(flatten)]
@@ -111,7 +111,7 @@ pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
     Ok(())
 }
 
-/// When not a single slot has moved for so long, somebody is to know.
+/// When not a single slot has moved for so long, the operator must know.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes of keys of a slot beyond which it does not move.

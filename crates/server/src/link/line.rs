@@ -20,7 +20,7 @@ use zstd::stream::raw::{CParameter, DParameter, Decoder, Encoder, InBuffer, Oper
 
 use super::history::{ID_BYTES, Ids, is_id};
 
-/// Who says nothing for so long is not there; both say something each second.
+/// An end that says nothing for so long is not there; both say something each second.
 pub const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// Most bytes of a copy or a stream in a message.

@@ -301,7 +301,7 @@ impl Near {
         on_disk(done.with_context(|| self.directory.display().to_string()))
     }
 
-    /// What the far end is to get: where it begins, and the number of the stream. Waits until that is known.
+    /// What the far end gets: where it begins, and the number of the stream. Waits until that is known.
     fn decide(&self, sender: &mut Sender, desk: &Mutex<Desk>, session: u64) -> Result<(Begin, u64)> {
         let (mut want, mut pulsed) = (None, Instant::now());
         loop {

@@ -123,7 +123,7 @@ fn check_source(source: &mut Connection, target: &mut Connection, report: &mut R
     Ok(true)
 }
 
-/// Looks at who has which slots of a cluster.
+/// Looks at which nodes have which slots of a cluster.
 fn check_cluster(topology: &Topology, report: &mut Report) {
     let replicas = topology.claims.values().filter(|claim| !claim.is_primary).count();
     let text = format!("{} primaries with slots and {replicas} replicas answer", topology.primaries().count());

@@ -175,7 +175,7 @@ pub struct Figures {
     pub copy_bytes: AtomicU64,
     /// Bytes on disk that the target has not taken.
     pub waiting_bytes: AtomicU64,
-    /// The link is to end.
+    /// The link must end.
     pub is_over: AtomicBool,
 }
 

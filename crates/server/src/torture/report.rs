@@ -110,7 +110,7 @@ impl Pauses {
                 let gaps = || client.gaps.iter().filter(during);
                 let longest_ms = |gaps: &mut dyn Iterator<Item = &Gap>| gaps.map(length_ms).fold(0.0, f64::max);
                 pauses.all_ms.push(longest_ms(&mut gaps()));
-                // Who has been away from the hurt node alone says nothing of the others.
+                // A client that was away only from the hurt node says nothing of the others.
                 let mut spared = gaps().filter(|gap| !was_hurt(gap)).peekable();
                 if spared.peek().is_some() || gaps().next().is_none() {
                     pauses.spared_ms.push(longest_ms(&mut spared));

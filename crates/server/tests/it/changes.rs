@@ -101,7 +101,7 @@ fn a_client_reads_what_changes_in_the_words_of_effects() {
     assert_eq!(read(&mut client, &[&begin, "TYPE", "set", "TYPE", "list"]).1.len(), 3);
     let (cursor, none) = read(&mut client, &[&begin, "MATCH", "nothing*"]);
     assert_eq!((none.len(), read(&mut client, &[&cursor]).1.len()), (0, 0));
-    // Who waits is told at once, and others are served meanwhile.
+    // A client that waits is told at once, and others are served meanwhile.
     let (now, _) = read(&mut client, &["$"]);
     let mut reader = server.client();
     reader.send(&["CHANGES", "READ", &now, "BLOCK", "0", "MATCH", "awaited"]).expect("a connection");
@@ -200,7 +200,7 @@ fn xread_reads_changes_as_a_stream() {
         "(error) ERR Command not allowed inside a transaction"
     );
     assert!(client.show("EXEC").starts_with("(error) EXECABORT"));
-    // Who may not read changes may not read them as a stream.
+    // A user who may not read changes may not read them as a stream.
     client.show("ACL SETUSER reader reset on >p ~* +@all -changes");
     let mut reader = server.client();
     assert_eq!(reader.show("AUTH reader p"), "OK");
@@ -531,7 +531,7 @@ fn follow_in_python(words: &[&str]) -> bool {
         }
     }
     let count = writers.stop();
-    // What is to expire has.
+    // Everything that would expire has.
     thread::sleep(Duration::from_millis(400));
     cluster.wait_until("the last write is taken", |this| {
         this.try_client(0).is_some_and(|mut client| client.show("SET end 1") == "OK")

@@ -168,7 +168,8 @@ impl Universe {
         (*node, life << 8 | machine as u64)
     }
 
-    /// A process has ended, and the system closes its connections. Who is cut off from it does not hear of that.
+    /// A process has ended, and the system closes its connections. A node that is cut off from it does not hear of
+    /// that.
     pub(super) fn close_links(&mut self, machine: usize) {
         let (node, life) = self.life_of(machine);
         for other in 0..self.machines.len() {

@@ -69,7 +69,7 @@ impl Universe {
         self.tell_as_operator(asked, words.into_bytes());
     }
 
-    /// An operator wants more groups. The balancer gives each its share of the slots. Or one is to split.
+    /// An operator wants more groups. The balancer gives each its share of the slots. Or one must split.
     pub(super) fn found_groups(&mut self, asked: usize) {
         self.meet_all(Fault::Growth);
         if self.faults.splits && self.prng.chance(2, 3) {
@@ -80,7 +80,7 @@ impl Universe {
         self.tell_as_operator(asked, format!("HOLDFAST GROUPS {count}\r\n").into_bytes());
     }
 
-    /// A group is to split at the slot of a key that clients use.
+    /// A group must split at the slot of a key that clients use.
     fn split_group(&mut self, asked: usize) {
         let name = match self.prng.below(4) {
             0 => account_name(self.prng.below(ACCOUNT_COUNT)),

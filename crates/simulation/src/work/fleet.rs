@@ -493,7 +493,7 @@ impl Fleet {
             shared.log_until = self.now + held;
             shared.log_busy += held;
         }
-        // Who leaves something for a core or a thread that sleeps wakes it.
+        // A core that leaves something for a core or a thread that sleeps wakes it.
         let shared = &self.shared[node];
         let mut wakes = u64::from(!shared.waiting.is_empty() && !shared.thread_is_planned && !shared.is_syncing);
         for action in &leaving {

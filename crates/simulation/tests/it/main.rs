@@ -109,7 +109,7 @@ fn groups_come_into_being_and_nothing_is_lost_or_done_twice() {
         "a slot moved",
         "a group split",
         "a group that split off was recovered from the log of another",
-        "a node was to die at a step of a split",
+        "the end of a node was planned at a step of a split",
     ];
     for what in whats {
         assert!(probes.count(what) > 0, "never: {what}");
@@ -330,7 +330,7 @@ fn a_group_that_lets_a_replica_go_too_early_is_caught() {
         let broken = Plan { canary: Some(Canary::EarlyRemoval), ..plan(seed, 4, Durability::Always) };
         run(&broken).failure.is_some_and(|failure| failure.starts_with("replicated"))
     });
-    assert!(caught, "a group had fewer replicas than it is to have, and nobody noticed");
+    assert!(caught, "a group had fewer replicas than it should have, and nobody noticed");
 }
 
 /// Keys that are copied before the latest changes to them are made, and a group that forgets what it had carried out.

@@ -1,4 +1,4 @@
-//! HEXPIRE and its kin, and HPERSIST: when fields are to vanish.
+//! HEXPIRE and its kin, and HPERSIST: when fields expire.
 
 use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};

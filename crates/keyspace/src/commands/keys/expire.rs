@@ -1,4 +1,4 @@
-//! EXPIRE and its kin, and PERSIST: when a key is to vanish.
+//! EXPIRE and its kin, and PERSIST: when a key expires.
 
 use command::{Access, Command, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};

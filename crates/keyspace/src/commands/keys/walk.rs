@@ -216,7 +216,7 @@ fn scan_options(args: Args<'_>, takes_slot: bool) -> Result<ScanOptions<'_>, Ref
     Ok(ScanOptions { filter, pattern, count: usize::try_from(count).unwrap_or(usize::MAX), type_name, slot })
 }
 
-/// How many keys a step of SCAN is to look at.
+/// How many keys a step of SCAN must look at.
 ///
 /// # Errors
 /// As SCAN refuses its options.

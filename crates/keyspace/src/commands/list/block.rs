@@ -1,7 +1,7 @@
 //! Taking items from lists, and waiting for them.
 //!
-//! Here is only what happens when there is something, or when waiting is out of the question, as inside MULTI: who has
-//! to wait is told null, and waiting is the business of who runs the command. See [`crate::patience`].
+//! Here is only what happens when there is something, or when waiting is out of the question, as inside MULTI: a client
+//! that has to wait is told null, and the code that runs the command sees to the waiting. See [`crate::patience`].
 
 use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};

@@ -174,7 +174,7 @@ struct Trimming {
     references: References,
 }
 
-/// What is to become of references, if the word says it.
+/// What becomes of references, if the word says it.
 pub(super) fn references_named(word: &[u8]) -> Option<References> {
     let named = [("keepref", References::Kept), ("delref", References::Dropped), ("acked", References::Heeded)];
     named.into_iter().find_map(|(name, references)| is(word, name).then_some(references))

@@ -86,7 +86,7 @@ fn xclaim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
 }
 
 impl Claim<'_> {
-    /// Reads the options of XCLAIM; the last id that the group is to have.
+    /// Reads the options of XCLAIM; the last id that the group will have.
     fn parse_options(&mut self, args: Args<'_>, from: usize) -> Result<Id, Refusal> {
         let (mut index, mut last, mut time) = (from, Id::MIN, None);
         while index < args.len() {

@@ -68,7 +68,7 @@ fn xcfgset(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     let before = (new.duration_s, new.ids_max);
     new.duration_s = duration_s.unwrap_or(new.duration_s);
     new.ids_max = ids_max.unwrap_or(new.ids_max);
-    // Who says the same again loses nothing: each producer may say it when it starts.
+    // A client that says the same again loses nothing: each producer may say it when it starts.
     if before != (new.duration_s, new.ids_max) {
         let part = edit.modify_stream(key, |stream| stream.change().set_idempotence(new))?;
         edit.bury_stream(part);

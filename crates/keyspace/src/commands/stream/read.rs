@@ -278,8 +278,9 @@ impl<'a> Reading<'a> {
                 idle.truncate(self.count);
                 let has_new = stream.as_ref().last_entry().is_some_and(|entry| entry > group.last);
                 if since == Since::New && !has_new && idle.is_empty() {
-                    // Who has asked is known from then on; who waits, when there is something: a request that changed
-                    // the stream before it waits could be overtaken by another that was sent behind it.
+                    // A consumer that has asked is known from then on; one that waits, when there is something: a
+                    // request that changed the stream before it waits could be overtaken by another that was sent
+                    // behind it.
                     let is_new = self.wait_ms.is_none()
                         && group.consumer(as_consumer.consumer).is_none()
                         && stream.change().hear_of(as_consumer.group, as_consumer.consumer, now);

@@ -136,7 +136,7 @@ fn delex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
     Ok(())
 }
 
-/// Removes a key if it is to go, and answers how many keys went.
+/// Removes a key if it must go, and answers how many keys went.
 fn remove_if(edit: &mut Edit<'_>, key: &[u8], goes: bool, writer: &mut Writer) {
     if goes {
         edit.remove(key);
