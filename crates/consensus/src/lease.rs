@@ -85,7 +85,7 @@ pub struct Lease {
     rounds: VecDeque<(u64, Instant, u64)>,
     /// It is valid in this term before this instant.
     until: Option<(u64, Instant)>,
-    /// There is no lease in this term any more: leadership was to be handed over.
+    /// There is no lease in this term any more: a hand-over of leadership has begun.
     surrendered_term: u64,
     round_count: u64,
 }

@@ -206,7 +206,7 @@ pub fn overcommit(setting: Result<String, String>, forks: bool) -> Finding {
                 .guilty_if(
                     value == "2" && forks,
                     0.0,
-                    "sysctl vm.overcommit_memory=1: saving may fail for want of memory",
+                    "sysctl vm.overcommit_memory=1: saving may fail for lack of memory",
                 )
                 .consider(if value == "0" && forks {
                     "sysctl vm.overcommit_memory=1: a fork of a server that holds half of the memory may be refused"

@@ -345,7 +345,7 @@ fn help<P: Places>(
     helped: &mut Vec<usize>,
 ) -> bool {
     let (mailbox, place) = places.place(other);
-    // Anyone who has it looks for mail, unless he has already done so and is about to let go.
+    // A thread that has it looks for mail, unless it has already done so and is about to release it.
     let Some(mut place) = try_lock(place) else { return !mailbox.awaits_the_called() };
     // One that has ended or has not begun looks after itself, and one that somebody has seen to is left alone.
     let Some(work) = &mut *place else { return true };

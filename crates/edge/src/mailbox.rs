@@ -63,7 +63,7 @@ pub struct Mailbox {
 /// Whether somebody sees to the mail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stance {
-    /// Somebody steps the core, and looks for mail before he lets go of it; or its own thread has been woken to do so.
+    /// A thread steps the core, and looks for mail before it releases it; or its own thread has been woken to do so.
     #[default]
     Working,
     /// Nobody does, and there is no mail.

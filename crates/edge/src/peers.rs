@@ -13,9 +13,9 @@
 //!
 //! What cannot be sent is dropped, and the cores are told: their protocols ask again. Nothing is ever resent here.
 //!
-//! With `cluster-compression-level` what a connection carries is one compressed stream, but for the lane of heartbeats.
-//! With `tls-cluster` every connection is encrypted, and either end shows a certificate. Anyone who calls is known by
-//! his first byte: who is not to be let in is told why, in words that he understands.
+//! With `cluster-compression-level` what a connection carries is one compressed stream, except on the lane of
+//! heartbeats. With `tls-cluster` every connection is encrypted, and either end shows a certificate. A caller is known
+//! by its first byte: one that is not let in is told why, in words that it understands.
 
 mod compression;
 mod frame;

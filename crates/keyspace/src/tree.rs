@@ -321,7 +321,7 @@ impl<L: Leaf> Rope<L> {
         }
     }
 
-    /// Changes the leaf in which the element of this rank is, or in which an element that is to get it belongs; the
+    /// Changes the leaf in which the element of this rank is, or the leaf that an element of this rank belongs in; the
     /// element's place in the leaf is told. `change` returns, beside its result, by how much [`Leaf::bytes`] has grown;
     /// it may add, alter and remove elements as long as their order holds.
     ///

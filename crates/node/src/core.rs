@@ -1107,8 +1107,8 @@ impl Core {
         Outlet { context, sessions, outbox, actions }
     }
 
-    /// Somebody knows of an entry of this moment, and what he says follows from it. A batch that has its moment already
-    /// is closed: what follows from what he says must not stand in it.
+    /// Another node or core knows of an entry of this moment, and what it says follows from that. A batch that has its
+    /// moment already is closed: what follows from that word must not stand in it.
     fn hear_moment(&mut self, moment: UnixMillis) {
         if moment <= self.context.moments.latest() || self.driver.defect == Some(Defect::DeafMoments) {
             return;

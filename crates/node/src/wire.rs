@@ -100,7 +100,7 @@ const VACANT: u8 = 44;
 const AM_MEMBER: u8 = 45;
 const NO_MEMBER: u8 = 46;
 
-/// True for kinds that make others act upon what the sender knows.
+/// True for kinds that make others act on what the sender knows.
 fn carries_moment(kind: u8) -> bool {
     matches!(kind, REQUEST | ANSWER | TESTIFY | WAKE | PUBLISH | VITALS)
 }

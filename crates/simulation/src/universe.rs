@@ -510,7 +510,7 @@ impl Universe {
             }
             What::Ends { machine, life } => {
                 if self.is_alive(machine, life) {
-                    self.probes.reach("a process ended for want of a checkpoint");
+                    self.probes.reach("a process ended for lack of a checkpoint");
                     self.kill(machine);
                     self.boot_later(machine);
                 }
@@ -1047,7 +1047,7 @@ const ROT_BYTES: u64 = 6_000;
 /// Machines that may join.
 const SPARES: usize = 2;
 
-/// Peace after which everything must be answered and agreed upon.
+/// Peace after which everything must be answered and agreed on.
 const LIVENESS_MAX: u64 = 60 * SECOND;
 
 /// More than any universe needs.

@@ -131,8 +131,8 @@ impl Session {
         Ok(None)
     }
 
-    /// Says whether the user may look, or what he is told instead. A core that does not answer is what he may want to
-    /// look at: then the last answer counts.
+    /// Says whether the user may look, or what the user is told instead. A core that does not answer is what the user
+    /// may want to look at: then the last answer counts.
     ///
     /// # Errors
     /// If the session has ended.

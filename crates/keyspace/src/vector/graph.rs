@@ -272,9 +272,9 @@ impl VectorSet {
         chosen
     }
 
-    /// Sees to it that an element has room for one more, `comer`, which is as far from it as it says. Who has to go is
-    /// the farthest one that another one, nearer to both, leads to. False if that is the newcomer itself, unless it
-    /// must stay. Who has no other link is joined to the newcomer instead.
+    /// Sees to it that an element has room for one more, `comer`, which is as far from it as it says. The one that has
+    /// to go is the farthest one that another one, nearer to both, leads to. False if that is the newcomer itself,
+    /// unless it must stay. An element that has no other link is joined to the newcomer instead.
     fn make_room(&mut self, keeper: u32, comer: Near, layer: usize, must: bool, budget: &mut Budget) -> bool {
         let capacity = self.shape.capacity(layer);
         let count = self.links(keeper, layer).len();

@@ -180,7 +180,7 @@ const ABSENT: &[Absent] = &[
     ),
     (
         &["failover"],
-        "ERR Leaders change by themselves: holdfast cluster prefer names the node that is to lead a group, and a node that \
+        "ERR Leaders change by themselves: holdfast cluster prefer names the preferred leader of a group, and a node that \
          stops hands over first",
     ),
     (

@@ -606,13 +606,9 @@ pub const METRICS: &[Metric] = &[
     own("holdfast_output_bytes_total", Counter, "Bytes sent to clients.", &[], |view, out| {
         out.is(view.sum(|core| core.statistics.output_bytes));
     }),
-    own(
-        "holdfast_keyspace_hits_total",
-        Counter,
-        "Keys that commands looked up and found.",
-        &[],
-        |view, out| out.is(view.sum(|core| core.lookups().found)),
-    ),
+    own("holdfast_keyspace_hits_total", Counter, "Keys that commands looked up and found.", &[], |view, out| {
+        out.is(view.sum(|core| core.lookups().found))
+    }),
     own(
         "holdfast_keyspace_misses_total",
         Counter,
