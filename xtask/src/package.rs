@@ -25,7 +25,7 @@ const FILES: &[(&str, &str, u32)] = &[
     ("README.md", "usr/share/doc/holdfast/README.md", 0o644),
 ];
 
-/// Shells whose completions go along, and where.
+/// Shells that get completions in the package, and where each file goes.
 const COMPLETIONS: &[(&str, &str)] = &[
     ("bash", "usr/share/bash-completion/completions/holdfast"),
     ("zsh", "usr/share/zsh/vendor-completions/_holdfast"),

@@ -23,7 +23,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::process::{Family, output, run as run_program};
 use crate::{needs, root};
 
-/// Version of Redis whose suite this is.
+/// Version of Redis that the suite comes from.
 const VERSION: &str = "7.0.15";
 
 /// The files that concern what is built so far.
@@ -434,7 +434,7 @@ struct Outcome {
 
 impl Outcome {
     fn judge(file: &'static str, ran: Ran, expected: &[String], skips: &[String]) -> Self {
-        // Some names occur twice in a file, hence counts.
+        // Some names occur twice in a file, so they are counted.
         let mut open: BTreeMap<&str, usize> = BTreeMap::new();
         for name in expected.iter().filter(|name| !skips.contains(name)) {
             *open.entry(name).or_default() += 1;
@@ -506,7 +506,7 @@ struct LeftOutList {
     apart: Vec<LeftOut>,
     /// Files of which no test can be run against a server that is already up.
     files: Vec<String>,
-    /// Tags of the suite whose tests are not run at all.
+    /// Tags of the suite: tests with one of them are not run at all.
     tags: Vec<String>,
 }
 
@@ -673,8 +673,8 @@ enum Subject {
 }
 
 impl Subject {
-    /// The command that starts it, listening on a port; but for the first node it joins the one at a cluster
-    /// port, whose folder lets it in.
+    /// The command that starts it, listening on a port. Every node but the first joins the one at a cluster port; that
+    /// node's folder lets it in.
     fn command(&self, folder: &Path, port: u16, joins: Option<(u16, &Path)>) -> Result<Command> {
         let mut command;
         match self {

@@ -163,7 +163,7 @@ impl Bucket {
         if self.prefix.is_empty() { name.to_owned() } else { format!("{}/{name}", self.prefix) }
     }
 
-    /// Makes a request until it is answered, but not for ever. An answer that is a refusal is an error.
+    /// Repeats a request until it is answered, but gives up at some point. An answer that is a refusal is an error.
     fn ask(&self, request: impl Fn() -> Result<Response<Body>, ureq::Error>) -> io::Result<Response<Body>> {
         let mut attempt = 0;
         loop {

@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(told_span(&gap), Some((UnixMillis(20), UnixMillis(28))));
         assert_eq!(told_span(&[]), None);
         let anew = [file(10, 20, 18, 1), file(21, 30, 29, 1)];
-        assert!(!all(&anew, 11, 28), "the node has begun anew");
+        assert!(!all(&anew, 11, 28), "the node has started over");
         assert!(!all(&[], 1, 1));
     }
 }

@@ -43,7 +43,7 @@ struct Frames {
 }
 
 impl Frames {
-    /// Opens a file, which is to be of this archive.
+    /// Opens a file, which must be of this archive.
     fn open(archive: &Archive, group: u32, kind: Kind, path: &Path) -> Result<(Self, FileHeader), Fault> {
         let told = |action| move |error| Fault::io(action, path, error);
         let file = archive.place().open(path).map_err(told("open"))?;

@@ -166,7 +166,7 @@ pub(crate) fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
 /// Bytes of an entry before its data.
 pub(crate) const ENTRY_HEADER_BYTES: usize = 21;
 
-/// The entries of a frame's content, which are to be these; `None` if they are not.
+/// The entries of a frame's content. `None` unless they are exactly these.
 pub(crate) fn take_entries(raw: &Bytes, first: u64, last: u64) -> Option<Vec<Entry>> {
     let mut entries = Vec::new();
     let mut position = 0;

@@ -45,7 +45,7 @@ pub struct Listing {
     pub bases: Vec<BaseInfo>,
     /// In the order of the log.
     pub logs: Vec<LogInfo>,
-    /// Files whose headers do not verify.
+    /// Files with headers that do not verify.
     pub faults: Vec<Fault>,
 }
 
@@ -83,7 +83,7 @@ impl Archive {
         Ok(listing)
     }
 
-    /// Adds those whose names begin with `prefix` and, where that spares work, come behind `after`.
+    /// Adds the files with names that begin with `prefix` and, where that spares work, come behind `after`.
     fn list_into(&self, group: u32, prefix: &str, after: &str, listing: &mut Listing) -> Result<(), Fault> {
         let directory = self.group_directory(group);
         let files = self.place().list(&directory, prefix, after);
@@ -190,7 +190,7 @@ impl Archive {
         if horizon.is_none_or(|horizon| base.moment > horizon) && first == 0 {
             return Ok(Vec::new());
         }
-        // Bases first: one whose log is gone in part must not be there.
+        // Bases first: no base may be left behind when part of its log is gone.
         let bases = listing.bases[..first].iter().map(|base| base.path.clone());
         let logs = logs_of(base).map(|position| listing.logs[position].path.clone());
         let doomed: Vec<PathBuf> = bases.chain(logs).collect();

@@ -28,7 +28,7 @@ const FORMAT_VERSION_SEALED: u64 = 2;
 pub struct Manifest {
     /// Random; part of every checksum in the archive, so that no file of another one verifies.
     pub name: u128,
-    /// The cluster whose logs it holds.
+    /// The cluster that the logs belong to.
     pub cluster: u128,
     /// How many groups that began with.
     pub groups: u32,

@@ -223,8 +223,8 @@ impl Place {
         }
     }
 
-    /// Files whose paths begin with this, in no order, with their sizes. Those of a directory that is not there are
-    /// none, if the archive's is.
+    /// The files with paths that begin with this, in no order, with their sizes. None for a directory that is missing,
+    /// if the archive's own exists.
     ///
     /// # Errors
     /// If they cannot be listed.

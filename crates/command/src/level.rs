@@ -3,8 +3,8 @@
 //! What is logged is carried out by every replica, so a command that changes data and that the version before does not
 //! know must not be logged while a node of that version may belong to the cluster. Such a command is named here, and is
 //! refused as long as the level in force is lower: by the gateway that is asked, by scripts, and by the leader that
-//! would log it. So is a new form of an old command. In a cluster a gateway refuses reads likewise: a leader of the
-//! version before could not answer them.
+//! would log it. The same holds for a new form of an old command. In a cluster a gateway refuses such reads too: a
+//! leader of the version before could not answer them.
 
 use resp::Args;
 use stdx::Level;

@@ -132,14 +132,15 @@ pub enum Access {
 pub enum Begin {
     /// At this word.
     Index(usize),
-    /// At this word, a cursor whose tag names a slot, unless it is a bare 0: a walk that begins is at home anywhere.
+    /// At this word, a cursor with a tag that names a slot, unless it is a bare 0: a walk that begins is at home
+    /// anywhere.
     Cursor(usize),
     /// Behind this keyword, searched from a word on (negative: from the end).
     Keyword(&'static str, i32),
-    /// At the word whose index this function finds, such as the last `STORE` of SORT. Like [`Begin::Unknown`] to
+    /// At the word that this function finds, by its index, such as the last `STORE` of SORT. Like [`Begin::Unknown`] to
     /// clients, since COMMAND INFO has no words for it.
     Computed(fn(Args<'_>) -> Option<usize>),
-    /// At the word whose index this function finds. Clients are told of another place, which is right for most
+    /// At the word that this function finds, by its index. Clients are told of another place, which is right for most
     /// requests.
     Found(&'static Self, fn(Args<'_>) -> Option<usize>),
     /// Cannot be told without running the command.

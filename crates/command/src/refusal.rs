@@ -65,7 +65,7 @@ refusals! {
 }
 
 impl Refusal {
-    /// A refusal whose words depend on the request. `text` begins with a code such as `ERR`.
+    /// A refusal with words that depend on the request. `text` begins with a code such as `ERR`.
     pub fn new(text: impl Into<Cow<'static, str>>) -> Self {
         Self(text.into())
     }

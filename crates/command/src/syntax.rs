@@ -32,7 +32,7 @@ pub enum ArgumentKind {
     /// The token alone.
     #[default]
     Token,
-    /// A value, whose type follows from its name.
+    /// A value. Its type follows from its name.
     Value,
     /// One of these.
     OneOf(Vec<Argument>),

@@ -1,4 +1,4 @@
-//! Who may trust whom for how long.
+//! Who may rely on what, and for how long.
 //!
 //! A *promise* is a voter's: for one election time-out after it has heard its leader it helps nobody else to lead, not
 //! even itself. It is not written down, so one that starts promises as if it had just heard a leader.
@@ -85,7 +85,7 @@ pub struct Lease {
     rounds: VecDeque<(u64, Instant, u64)>,
     /// It is valid in this term before this instant.
     until: Option<(u64, Instant)>,
-    /// There is none in this term any more: leadership was to be handed over.
+    /// There is no lease in this term any more: a hand-over of leadership has begun.
     surrendered_term: u64,
     round_count: u64,
 }

@@ -12,7 +12,7 @@ pub const TERM_JUMP_MAX: u64 = 1 << 20;
 /// never agree on a term again.
 pub const TERM_CLIMB_TICKS: u64 = ELECTION_TICKS as u64;
 
-/// The same for one that leads or hears its leader, whom that costs an election.
+/// The same for one that leads or hears its leader: there the step costs an election.
 pub const TERM_CLIMB_TICKS_LED: u64 = 10 * TERM_CLIMB_TICKS;
 
 /// Time between two ticks.
@@ -30,7 +30,7 @@ pub const ELECTION_TICKS_BEHIND: u32 = 1;
 pub const ELECTION_TICKS_SPREAD: u32 = 6;
 
 /// Ticks after which one that asks whether it would be elected asks again, at the earliest, and over which these are
-/// spread. Who was not free to answer is so soon, and asking costs nobody anything.
+/// spread. A node that was not free to answer is free soon, and asking costs nobody anything.
 pub const PRE_CAMPAIGN_TICKS: (u32, u32) = (2, 3);
 
 /// The same for one that asks for votes: they have to be written down before they are given.
@@ -89,7 +89,7 @@ pub const LIFE_COUNT_BITS: u32 = 20;
 /// Largest term, index or node id taken from a peer. Far beyond any honest number, far below where adding overflows.
 pub const NUMBER_MAX: u64 = 1 << 62;
 
-// A lease on a slow leader's clock ends before the promise of a voter whose clock is fast.
+// A lease on a slow leader's clock ends before the promise of a voter with a fast clock.
 const _: () = assert!(
     (100 - LEASE_MARGIN_PERCENT as u64) * (1_000_000 + CLOCK_DRIFT_MAX_MILLIONTHS as u64)
         <= 100 * (1_000_000 - CLOCK_DRIFT_MAX_MILLIONTHS as u64)

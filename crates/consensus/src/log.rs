@@ -39,7 +39,7 @@ pub(crate) struct Log {
     forgotten_bytes: u64,
     entries: VecDeque<Entry>,
     bytes: usize,
-    /// Forgotten entries that a member lacks begin here: the host is to be asked for them.
+    /// Forgotten entries that a member lacks begin here: the host must be asked for them.
     wanted: RefCell<BTreeSet<u64>>,
     /// The host has been asked.
     fetching: BTreeSet<u64>,
@@ -253,7 +253,7 @@ impl Log {
         }
     }
 
-    /// What the host is to be asked for.
+    /// What the host must be asked for.
     pub(crate) fn take_wanted(&mut self) -> Vec<u64> {
         let wanted = std::mem::take(self.wanted.get_mut());
         let new = wanted.into_iter().filter(|first| !self.fetching.contains(first)).collect::<Vec<_>>();

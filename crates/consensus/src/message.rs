@@ -116,7 +116,7 @@ pub enum Malformed {
     Kind,
     /// A number beyond its bound.
     Number,
-    /// Entries whose terms run backwards or beyond the message's, or on a message that carries none.
+    /// Entries with terms that run backwards or beyond the message's, or entries on a message that carries none.
     Entries,
 }
 

@@ -17,7 +17,7 @@ use crate::limits;
 use crate::log::{Log, Offer, membership_of};
 use crate::message::{Message, MessageKind};
 
-/// How a replica is to behave.
+/// How a replica behaves.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// This node; not 0, and never re-used for a node that lost its log.
@@ -275,14 +275,14 @@ pub struct Progress {
     pub is_restoring: bool,
 }
 
-/// What is to be done next. Anyone who takes it must do all of it.
+/// What to do next. A caller that takes it must do all of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ready {
     /// To be carried to their nodes, at once. What needs durability first is held back until `persisted`.
     pub messages: Vec<Message>,
     /// To be made durable.
     pub append: Option<Append>,
-    /// The state machine is to be replaced by this checkpoint. Nothing of `committed` comes with it, and nothing more
+    /// The state machine must be replaced by this checkpoint. Nothing of `committed` comes with it, and nothing more
     /// may be taken before `append`, if there is one, and the checkpoint are durable together.
     pub restored: Option<Restored>,
     /// To be applied, in order. An entry of kind `Normal` without data marks a new leader; one of kind `Membership` has
@@ -347,7 +347,7 @@ pub struct Replica {
     membership: Membership,
     /// Entries up to here have had their effect on `membership` when this replica was made.
     folded_index: u64,
-    /// Changes of membership in the log whose commitment has not been handed out to be made durable.
+    /// Indexes of changes of membership in the log that have not been handed out as committed yet, to be made durable.
     changes: VecDeque<u64>,
     /// Ticket that makes a restored checkpoint durable; 0 when there is none.
     restoring: u64,
@@ -573,8 +573,8 @@ impl Replica {
         Ok(replica)
     }
 
-    /// It is so late now, on the host's monotonic clock. To be told after what has arrived, and before what is to be
-    /// sent: the clock is read between the two.
+    /// Sets the time on the host's monotonic clock. Call it after all that has arrived has been told, and before
+    /// anything is sent: the clock is read between the two.
     pub fn tell_time(&mut self, now: Instant) {
         self.now = self.now.max(now);
         self.promise.tell_time(now);
@@ -695,7 +695,7 @@ impl Replica {
 
         let last = self.raft.raft.raft_log.last_index();
         let of_the_past = message.inner.term < self.raft.raft.term;
-        // Who was told by the leader to lead breaks no promise: that leader has given up its lease.
+        // A replica that the leader told to lead breaks no promise: that leader has given up its lease.
         let is_handed_over = message.inner.context == raft::CAMPAIGN_TRANSFER;
         match message.kind {
             MessageKind::HandOver if self.restoring != 0 => return Ok(()),
@@ -704,7 +704,7 @@ impl Replica {
                 return Err(Refused::NotLeader);
             }
             MessageKind::HandOver if self.is_vacant() => return Ok(()),
-            // Who asks for this vote has not heard that the voter was let go, and forgot what it had acknowledged.
+            // The sender has not heard that this voter was let go; the voter has forgotten what it had acknowledged.
             MessageKind::Vote | MessageKind::PreVote if !self.may_vote() => return Ok(()),
             MessageKind::Vote | MessageKind::PreVote if self.promise.holds() && !is_handed_over => return Ok(()),
             MessageKind::Append if !of_the_past && self.is_overtaken_by(&message) => return Err(Refused::Overtaken),
@@ -888,8 +888,8 @@ impl Replica {
         self.recovery = None;
     }
 
-    /// If others are asked for their votes now, all starts over; and anyone who may vote already is asked as well: the
-    /// library asks those of whom that is known.
+    /// If others are asked for their votes now, all starts over. Nodes that may already vote, but are no voters here
+    /// yet, are asked too; the library asks the others.
     fn begin_ballot(&mut self, messages: &mut Vec<Message>) {
         let is_request = |message: &&Message| matches!(message.kind, MessageKind::Vote | MessageKind::PreVote);
         let Some(request) = messages.iter().find(is_request).cloned() else { return };
@@ -1037,7 +1037,7 @@ impl Replica {
         Ok(())
     }
 
-    /// What is to be done next; `None` when nothing is. Call until `None`, after any other call.
+    /// What to do next; `None` when there is nothing. Call until `None`, after any other call.
     pub fn take_ready(&mut self) -> Option<Ready> {
         self.tell_commit();
         let outbox = std::mem::take(&mut self.outbox);
@@ -1063,7 +1063,8 @@ impl Replica {
         };
         let now = HardState { term: self.raft.raft.term, vote: self.raft.raft.vote, commit };
         assert!(now.term >= self.stored.term, "a term went back");
-        // Who has lost its log, or the end of it, is filled from a checkpoint that may be older than what it had.
+        // A replica that has lost its log, or the end of it, is filled from a checkpoint that may be older than what it
+        // had.
         assert!(now.commit >= self.stored.commit || self.recovery.is_some(), "a commit went back");
         let is_vote_kept = now.term > self.stored.term || self.stored.vote == 0 || now.vote == self.stored.vote;
         assert!(is_vote_kept, "a second vote in term {}", now.term);
@@ -1214,7 +1215,7 @@ impl Replica {
 
     fn set_membership(&mut self, state: &ConfState) {
         self.membership = membership_of(state);
-        // Who has promised was a quorum of those who took part before.
+        // Those that have promised were a quorum of those who took part before.
         self.lease.end();
         let raft = &mut self.raft.raft;
         if raft.state == StateRole::Leader && !self.membership.voters.contains(&self.options.node) {
@@ -1276,7 +1277,7 @@ impl Replica {
         log.forget_beyond(bytes_max, applied);
     }
 
-    /// Entries that members lack and that are not in memory: the host is to read them and hand them to
+    /// Entries that members lack and that are not in memory: the host must read them and hand them to
     /// [`Replica::fetched`].
     pub fn take_fetches(&mut self) -> Vec<Fetch> {
         self.send_fetched();

@@ -156,7 +156,7 @@ fn judge(plan: &Plan, window: &Window<'_>, seen: &Seen) -> (Vec<Finding>, Vec<(S
     let members: Vec<fleet::Member> = readings.iter().map(|reading| reading.member()).collect();
     findings.extend([fleet::versions(&members), fleet::configuration(&members), fleet::round_trip(&members)]);
     let known: Vec<u32> = readings.iter().filter_map(|reading| reading.pid()).chain([own_pid]).collect();
-    // A server whose threads were read is a better witness of its own time than the counters of the host.
+    // If a server's threads were read, the server is a better witness of its own time than the counters of the host.
     let is_witnessed = findings.iter().any(|it| it.check == "cpu.waiting" && it.verdict != Verdict::Unknown);
     let consumers = window.busiest(&known);
     let huge_pages = host.read("sys/kernel/mm/transparent_hugepage/enabled");

@@ -159,7 +159,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ("network.round_trip", "the server is far away"),
     ("network.throughput", "the network is narrow"),
     ("network.loss", "packets are lost"),
-    ("network.backlog", "connections are turned away for want of room"),
+    ("network.backlog", "connections are turned away: the queue is full"),
     ("network.drops", "the kernel drops packets"),
     ("load.slow_commands", "commands are slow"),
     ("load.large_replies", "replies are large"),

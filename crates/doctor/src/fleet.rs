@@ -1,4 +1,4 @@
-//! Servers compared with one another: what differs, and who is the outlier.
+//! Servers compared with one another: what differs, and which one is the outlier.
 
 use std::collections::{BTreeMap, BTreeSet};
 

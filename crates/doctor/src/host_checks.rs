@@ -122,7 +122,7 @@ pub fn memory_pressure(window: &Window<'_>) -> Finding {
         )
 }
 
-/// Events a second of `/proc/vmstat`, added up over counters whose names begin so.
+/// Events a second of `/proc/vmstat`, added up over all counters with such a name.
 fn vmstat_rate(window: &Window<'_>, is_counted: impl Fn(&str) -> bool) -> Result<f64, String> {
     let (before, after) = match (&window.before.vmstat, &window.after.vmstat) {
         (Ok(before), Ok(after)) => (before, after),
@@ -179,7 +179,7 @@ pub fn huge_pages(window: &Window<'_>, enabled: Result<String, String>, uses: &[
         return Finding::unknown("memory.huge_pages", "transparent_hugepage/enabled is malformed");
     };
     let compactions = vmstat_rate(window, |name| name == "compact_stall").unwrap_or(0.0);
-    // Who has switched them off for itself, as Redis does from 6.2 on, is not concerned.
+    // A process that has switched them off for itself, as Redis does from 6.2 on, is not concerned.
     let is_concerned = uses.is_empty() || uses.contains(&true);
     let is_guilty = chosen == "always" && is_concerned || compactions > COMPACTION_PER_SECOND_MAX;
     let finding = Finding::fine("memory.huge_pages", chosen, "madvise or never")
@@ -206,7 +206,7 @@ pub fn overcommit(setting: Result<String, String>, forks: bool) -> Finding {
                 .guilty_if(
                     value == "2" && forks,
                     0.0,
-                    "sysctl vm.overcommit_memory=1: saving may fail for want of memory",
+                    "sysctl vm.overcommit_memory=1: saving may fail for lack of memory",
                 )
                 .consider(if value == "0" && forks {
                     "sysctl vm.overcommit_memory=1: a fork of a server that holds half of the memory may be refused"
@@ -460,7 +460,7 @@ fn sync_reference() -> String {
     format!("p50 at most {}, p99 at most {}", millis(SYNC_P50_MS), millis(SYNC_P99_MS))
 }
 
-/// What was written to a disk, by whom.
+/// What was written to a disk, and by which process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DiskUse {
     /// The device, by name.
@@ -489,7 +489,7 @@ pub fn writers(used: Result<&DiskUse, String>, slow: Option<f64>, is_witnessed: 
     let share = others / used.written_per_second.max(1.0);
     let top = match &used.top {
         Some((name, rate)) if *rate > 0.0 => format!("most by {name}, {}/s", bytes(*rate)),
-        _ => "by nobody whose writes may be read here".to_owned(),
+        _ => "by processes that may not be read here".to_owned(),
     };
     let value = format!("{}/s by others, {} of all", bytes(others), percent(share));
     let is_load = others > WRITERS_BYTES_PER_SECOND_MIN && share > OTHERS_SHARE_MAX;
@@ -498,7 +498,7 @@ pub fn writers(used: Result<&DiskUse, String>, slow: Option<f64>, is_witnessed: 
         .detail(format!("{} was busy for {} of the time; {top}", used.device, percent(used.busy)))
         .guilty_if(
             is_load && (slow.is_some() || is_limit && !is_witnessed),
-            // Who makes the syncs slow explains them, and stands before them.
+            // What makes the syncs slow explains them, and ranks before them.
             slow.map_or(used.busy * HEARSAY, |slow| slow * 1.01),
             "move the other writer to another disk, or limit it (ionice, io.max of its control group)",
         )
@@ -624,7 +624,7 @@ mod tests {
         }
     }
 
-    /// A window of ten seconds, at whose end `change` has happened.
+    /// A window of ten seconds; `change` has happened at its end.
     fn after(change: impl Fn(&mut Counters), judge: impl Fn(&Window<'_>) -> Finding) -> Finding {
         let moment = Instant::now();
         let before = idle(moment);

@@ -126,7 +126,7 @@ pub fn waiting(threads: Option<(&Threads, &Threads)>, seconds: f64, throttled: f
     };
     let ratio = if wait > 0.0 { wait / (run + wait) } else { 0.0 };
     let of_window = (wait / seconds).min(1.0);
-    // Who is throttled waits, too.
+    // A thread that is throttled waits, too.
     let stalled = (of_window - throttled).max(0.0);
     let detail = format!(
         "thread {} ran for {} and waited for {} of the time; {}",

@@ -28,7 +28,7 @@ pub trait Link: Send {
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DialError {
-    /// Nobody listens, or who listens turns us away.
+    /// Nobody listens, or the listener turns us away.
     Refused(String),
     /// Somebody listens, and says nothing.
     Silent(String),
@@ -187,7 +187,7 @@ pub struct PastStall {
     pub ended_ms: u64,
     /// Microseconds it took.
     pub micros: u64,
-    /// Whom the server blames: `work` is itself.
+    /// What the server blames: `work` is the server itself.
     pub cause: String,
     /// What it did.
     pub work: String,
@@ -366,7 +366,7 @@ fn weigh(link: &mut dyn Link, keys: &[&[u8]], sample: &mut KeySample) -> Result<
     }
 }
 
-/// Bytes that are sent to and fro to measure the network.
+/// Bytes that are sent back and forth to measure the network.
 pub const ECHO_BYTES: usize = 64 * 1024;
 /// How often.
 const ECHOES: usize = 5;

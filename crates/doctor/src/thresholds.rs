@@ -50,7 +50,7 @@ pub const PAST_STALL_HOURS: u64 = 24;
 /// Seconds after the start of a server in which it loads, and stalls say nothing of its host.
 pub const START_SECONDS: u64 = 60;
 
-/// Milliseconds for a sync of a few kilobytes that 99 of 100 shall not exceed: etcd's documentation of hardware.
+/// Milliseconds that 99 of 100 syncs of a few kilobytes must not exceed: etcd's documentation of hardware.
 pub const SYNC_P99_MS: f64 = 10.0;
 /// And the median: a disk without a volatile cache takes tenths, a network disk one or two milliseconds, a rotating
 /// disk eight to ten.

@@ -182,7 +182,7 @@ struct Glances<'a> {
     disk_ms: f64,
 }
 
-/// Threads whose states are looked at at each glance.
+/// How many threads have their states looked at in each glance.
 const THREADS_GLANCED: usize = 24;
 
 impl<'a> Glances<'a> {

@@ -59,7 +59,7 @@ struct Shared {
     /// What is new of groups, by their numbers. However long the archive keeps the thread waiting, there is no more.
     told: Mutex<BTreeMap<u32, Told>>,
     figures: Mutex<ArchiveFigures>,
-    /// Since when the thread has been at work without a pause. The archive may keep it for ever.
+    /// Since when the thread has been at work without a pause. The archive may keep it without limit.
     busy_since: Mutex<Option<Instant>>,
     keep_days: AtomicU64,
     keep_bytes: AtomicU64,
@@ -172,7 +172,7 @@ impl ArchiveQueue {
         figures
     }
 
-    /// How many days may be restored to; 0 is for ever.
+    /// How many days back a restore must be possible; 0 means all.
     pub(crate) fn set_keep_days(&self, days: u64) {
         self.shared.keep_days.store(days, Ordering::Relaxed);
     }
@@ -394,7 +394,7 @@ impl Archiver {
         if work.writer.is_none() {
             let writer = GroupWriter::open(archive, group, self.mark, LEVEL).map_err(told)?;
             work.look(&archive.list(group).map_err(told)?);
-            // It may have split off from another one, of which the archive need not keep for ever what it began with.
+            // It may have split off from another one, and the archive may have dropped what that one began with.
             work.lacks_base |= work.base_index.is_none() && group >= surroundings.identity.group_count;
             work.writer = Some(writer);
         }
@@ -591,8 +591,8 @@ impl Work {
         self.behind_base_bytes = listing.logs.iter().filter(|log| is_behind(log.first)).map(|log| log.bytes).sum();
     }
 
-    /// True if the newest checkpoint is to be a base: there is none that the log goes on from, or so much log has come
-    /// behind it that reading the base again takes no longer.
+    /// True if the newest checkpoint should become a base: there is none that the log goes on from, or so much log has
+    /// come behind it that reading the base again takes no longer.
     fn wants_base(&self, mark: &CheckpointMark) -> bool {
         let end = self.writer.as_ref().map_or(0, |writer| writer.end().index);
         let is_new = self.base_index.is_none_or(|index| mark.index > index) && mark.index <= end;

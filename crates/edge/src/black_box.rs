@@ -166,7 +166,7 @@ pub fn watch(host: Arc<Host>, mut gathering: Gathering) -> Result<(), Fault> {
                     });
                 }
                 *black_box.stalls.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(stalls);
-                // A storm of stalls is not made worse by who looks at it.
+                // Looking at a storm of stalls must not make it worse.
                 std::thread::sleep(STALL_READ_REST);
             }
             readings.note(next);
@@ -347,7 +347,7 @@ mod tests {
         let mut clock = TurnClock::new(0, &black_box, at(0));
         // A short turn, and a sleep that ends in time.
         clock.sleeps(at(4), Some(at(100)));
-        clock.begins(at(101), &black_box, |_| unreachable!("nothing is to be explained"));
+        clock.begins(at(101), &black_box, |_| unreachable!("there is nothing to explain"));
         assert!(black_box.lock().stalls.is_empty());
         // A long turn without a sleep behind it, then one with.
         clock.begins(at(111), &black_box, |since| (since == at(101)).then_some("keys"));

@@ -1,11 +1,11 @@
-//! Who steps a core: its own thread, or while that sleeps, another core's that has mail for it.
+//! Which thread steps a core: its own, or while that sleeps, the thread of another core that has mail for it.
 //!
 //! Half of what clients ask a core of two is for groups of the other one. To wake a thread for that, and to be woken
-//! for the answer, costs as much as the request itself. So everything of a core but the wait is behind a lock, which
-//! its own thread lets go of while it sleeps in `epoll_wait`. Who leaves mail for a core that rests is *called* to it:
-//! a thread of a core steps the other core when its own turn is over, on whatever sockets that has, and then comes back
-//! to the answers. All others who are called wake the core's own thread. A core that works is left alone: the thread
-//! that steps it looks for mail before he lets go.
+//! for the answer, costs as much as the request itself. So everything of a core except the wait is behind a lock, which
+//! its own thread releases while it sleeps in `epoll_wait`. A thread that leaves mail for a resting core is *called* to
+//! it: a thread of a core steps the other core when its own turn is over, on whatever sockets that has, and then comes
+//! back to the answers. All other callers wake the core's own thread. A core that works is left alone: the thread that
+//! steps it looks for mail before it releases the lock.
 //!
 //! That no mail is forgotten rests on this: while there is mail, either the core's stance is *working*, and somebody
 //! who has the lock or has been woken for it will look into the box; or it is *called*, and the one who has been called
@@ -13,8 +13,8 @@
 //! is no circle of waiting.
 //!
 //! What a thread does for others is bounded, since its own clients wait meanwhile: long letters (see `core_thread`),
-//! cores at long work, and mail that keeps coming are for the core's own thread. Mail that keeps coming for a core
-//! whose sockets this thread waits for is this thread's, and waits for the next batch or turn.
+//! cores at long work, and mail that keeps coming are for the core's own thread. If this thread waits for a core's
+//! sockets, mail that keeps coming for that core is this thread's, and waits for the next batch or turn.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd as _;
@@ -31,21 +31,21 @@ use crate::mailbox::{Call, Mailbox};
 /// The token of a core's waker.
 pub const WAKE: Token = Token(usize::MAX);
 
-/// From here on tokens are those of other cores whose sockets this thread waits for.
+/// From here on tokens belong to other cores: those that have this thread wait for their sockets.
 pub const GUESTS: usize = 1 << 48;
 
 /// A core's sockets: the epoll instance in which they are, and the thread that waits for it.
 #[derive(Debug)]
 pub struct Sockets {
     registry: Registry,
-    /// The core whose thread is to wait for them.
+    /// The core with the thread that waits for them.
     watcher: AtomicUsize,
     /// Its watcher has been told that there is something to read, and nobody has looked since.
     is_unread: AtomicBool,
 }
 
 impl Sockets {
-    /// Of a core, whose own thread waits for them.
+    /// The sockets of a core. Its own thread waits for them at first.
     ///
     /// # Errors
     /// If the process has no descriptor left.
@@ -54,19 +54,19 @@ impl Sockets {
         Ok(Self { registry, watcher: AtomicUsize::new(core), is_unread: AtomicBool::new(false) })
     }
 
-    /// The core whose thread is to wait for them.
+    /// The core with the thread that waits for them.
     pub fn watcher(&self) -> usize {
         self.watcher.load(Ordering::Acquire)
     }
 
-    /// The thread of this core is to wait for them from now on. False if it already is to; if true, the core's own
-    /// thread, which sees to it, must be woken.
+    /// The thread of this core waits for them from now on. False if it already does; if true, the core's own thread,
+    /// which sees to it, must be woken.
     #[must_use]
     pub fn entrust(&self, watcher: usize) -> bool {
         self.watcher.swap(watcher, Ordering::AcqRel) != watcher
     }
 
-    /// Its own thread, which is about to be woken, is to wait for them.
+    /// Its own thread, which is about to be woken, must wait for them.
     fn give_back(&self, core: usize) {
         self.watcher.store(core, Ordering::Release);
     }
@@ -214,16 +214,16 @@ fn wait(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) {
     }
 }
 
-/// Calls this thread to the other cores of whose sockets it has been told by these tokens.
+/// Calls this thread to the other cores that these tokens name: it waits for their sockets, and has been told of them.
 pub fn call_guests<P: Places>(places: &P, tokens: impl Iterator<Item = usize>, calls: &mut Vec<usize>) {
     for guest in tokens.filter(|&token| token >= GUESTS && token != WAKE.0).map(|token| token - GUESTS) {
         places.sockets(guest).leave();
         let mailbox = places.place(guest).0;
         match mailbox.call() {
             Call::Yours => calls.push(guest),
-            // Who comes looks at the note that has just been left.
+            // A thread that comes looks at the note that has just been left.
             Call::Others => {}
-            // Who has it may have read its sockets already.
+            // The thread that has it may have read its sockets already.
             Call::InHands => mailbox.wake(),
         }
     }
@@ -232,7 +232,7 @@ pub fn call_guests<P: Places>(places: &P, tokens: impl Iterator<Item = usize>, c
 /// A core's own thread: turns until the core ends, and hands it back.
 ///
 /// # Panics
-/// If another core has panicked while this one was to step it, or the other way round.
+/// If another core has panicked while this one stepped it, or the other way round.
 pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -> Box<P::Work> {
     let (mailbox, place) = places.place(here);
     *lock(place) = Some(work);
@@ -250,7 +250,7 @@ pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -
         berth.wait(&mut events, timeout);
         call_guests(places, events.iter().map(|event| event.token().0), &mut calls);
         if let Some(work) = &mut *lock(place) {
-            // Who is called meanwhile need not come.
+            // A thread that is called meanwhile need not come.
             mailbox.take_up();
             work.calls().append(&mut calls);
             work.turn(&events);
@@ -275,8 +275,8 @@ pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -
                 calls.append(work.calls());
             }
         }
-        // Those for whose sockets it waits are its work, and come again when its own sockets have been read. Were their
-        // threads woken, they would do it side by side, and have more and more mail for each other.
+        // The cores with sockets that it waits for are its work, and come again when its own sockets have been read. If
+        // their threads were woken, they would do it side by side, and have more and more mail for each other.
         calls.append(&mut later);
     }
     for other in calls.drain(..) {
@@ -292,8 +292,8 @@ pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -
 /// two batches carry what many cores have for each other, and each core turns once in each of them. Anyone who followed
 /// each call at once would step a core once for each letter. What is left after several batches stays among the calls.
 ///
-/// Sockets are read in the first round only. What is read brings about more to be finished, so that who read in each
-/// round would never come to an end, and in the end wake all the others.
+/// Sockets are read in the first round only. What is read causes more to be finished, so that a thread that read in
+/// each round would never come to an end, and would at last wake all the others.
 fn answer<P: Places>(here: usize, places: &P, reads: bool, calls: &mut Vec<usize>) {
     let (mut batch, mut helped) = (Vec::new(), Vec::new());
     for _ in 0..CALL_BATCHES_MAX {
@@ -325,7 +325,7 @@ fn answer<P: Places>(here: usize, places: &P, reads: bool, calls: &mut Vec<usize
                 if let Some(work) = &mut *place {
                     work.finish(Thread::Other);
                     calls.append(work.calls());
-                    // What has been left for the end may have been a deadline, or a client that is to be read again.
+                    // What has been left for the end may have been a deadline, or a client that must be read again.
                     if !work.lets_sleep() {
                         mailbox.wake();
                     }
@@ -345,7 +345,7 @@ fn help<P: Places>(
     helped: &mut Vec<usize>,
 ) -> bool {
     let (mailbox, place) = places.place(other);
-    // Anyone who has it looks for mail, unless he has already done so and is about to let go.
+    // A thread that has it looks for mail, unless it has already done so and is about to release it.
     let Some(mut place) = try_lock(place) else { return !mailbox.awaits_the_called() };
     // One that has ended or has not begun looks after itself, and one that somebody has seen to is left alone.
     let Some(work) = &mut *place else { return true };

@@ -10,10 +10,10 @@
 //!
 //! **Nothing is lost.** A key is deleted only after the other server has said OK for the very value that is here: EXEC
 //! does nothing if a key was changed since it was read. The other server must have other keys than this one. It is
-//! asked whose they are, and where it does not say so, a key is deleted only if it was stored there and did not change
-//! here in the same round. **Nothing is doubled**, as long as the other server answers: a change in between is carried
-//! after the key, by another RESTORE, or by DEL if the key has gone. What is not known is told: `IOERR` means, as it
-//! does in Redis, that keys may be at both. See decision 0054.
+//! asked which keys it has. If it does not say, a key is deleted only if it was stored there and did not change here in
+//! the same round. **Nothing is doubled**, as long as the other server answers: a change in between is carried after
+//! the key, by another RESTORE, or by DEL if the key has gone. What is not known is told: `IOERR` means, as it does in
+//! Redis, that keys may be at both. See decision 0054.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
@@ -54,8 +54,8 @@ const PIECE_ASKED_BYTES_MAX: usize = 16 << 10;
 /// Bytes that are sent to another server before its answers are taken; a larger value goes by itself.
 const PIECE_SENT_BYTES_MAX: usize = 8 << 20;
 
-/// So often keys may look unchanged although the transaction that was to delete them found a change. Then the other
-/// server may have changed them, by storing what it was sent.
+/// So often keys may look unchanged although the transaction that should have deleted them found a change. Then the
+/// other server may have changed them, by storing what it was sent.
 const SUSPICIONS_MAX: usize = 3;
 
 /// What waits to be carried, and lines that can be used again.
@@ -321,7 +321,7 @@ fn carry(host: &Host, own: &mut Option<Own>, wish: &MigrateWish) -> Result<&'sta
         if rest > 0 && !journey.trouble.is_any() {
             journey.trouble.cut = Some(if suspicions > SUSPICIONS_MAX {
                 format!(
-                    "IOERR {rest} of the keys are still here, and are at the target as well: it does not say whose \
+                    "IOERR {rest} of the keys are still here, and are at the target as well: it does not say which \
                      keys it has, and they may be these"
                 )
             } else {
@@ -385,7 +385,7 @@ impl<'a> Journey<'a> {
         }
     }
 
-    /// Keys as they are here, watched from now on if they are to be deleted.
+    /// Keys as they are here, watched from now on if they will be deleted.
     fn read(&mut self, here: &mut Own, keys: &[usize]) -> Result<Vec<Found>, String> {
         self.states.iter_mut().for_each(|state| state.is_fresh = false);
         here.read(self.wish, keys, !self.wish.is_copy)
@@ -465,7 +465,7 @@ impl Own {
         Ok(Self { session, owner })
     }
 
-    /// Does from now on as the client would, for whom this is done.
+    /// Sets the session up as the client's: its durability and database.
     fn prepare(&mut self, wish: &MigrateWish) -> Result<(), String> {
         let durability = if wish.is_synced { "DISK" } else { "SERVER" };
         sound(self.session.call(&["CLIENT", "DURABILITY", durability]).map_err(no_answer)?)?;
@@ -592,7 +592,7 @@ struct Line {
     /// The database that is selected there.
     database: Option<i64>,
     form: Form,
-    /// Whose keys the other server has.
+    /// Which keys the other server has.
     owner: Owner,
     /// The other server is a node of a Redis Cluster: it may not own a slot yet that is being moved there.
     is_clustered: bool,
@@ -617,7 +617,7 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Whose keys a server has.
+/// Which keys a server has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Owner {
     /// It does not say.
@@ -651,7 +651,7 @@ impl Owner {
 }
 
 impl Form {
-    /// What a server's INFO says. Who does not say is taken for a Redis of today.
+    /// What a server's INFO says. A server that does not say is taken for a Redis of today.
     fn of(info: &str) -> Self {
         let field = |name: &str| field(info, name);
         if field("holdfast_version").is_some() || field("valkey_version").is_some() {
@@ -707,7 +707,7 @@ impl From<Failure> for Trouble {
 #[derive(Default)]
 struct Piece {
     bytes: Vec<u8>,
-    /// Of which keys, and what is to be stored; nothing, if it is to be deleted.
+    /// For each key, what to store; nothing, if it must be deleted.
     asked: Vec<(usize, Option<Taken>)>,
 }
 
@@ -778,7 +778,7 @@ impl Line {
         Ok(Self { wire, decoder, database: None, form: Form::Dumped, owner: Owner::Unknown, is_clustered: false })
     }
 
-    /// Says who asks, and where the keys are to go. A new line is asked what the other server is.
+    /// Names the user, and where the keys must go. A new line is asked what the other server is.
     fn log_in(&mut self, wish: &MigrateWish, timeout: Duration) -> Result<(), Trouble> {
         self.set_timeouts(timeout).map_err(|_| Failure::Write)?;
         let is_new = self.database.is_none();
@@ -878,7 +878,7 @@ impl Line {
         if asked.is_empty() {
             return true;
         }
-        // Who was sent another value and does not answer may have it or not.
+        // A server that was sent another value and does not answer may have it or not.
         let forget = |unanswered: &[(usize, Option<Taken>)], states: &mut [State]| {
             for (key, _) in unanswered {
                 states[*key].taken = states[*key].taken.map(|_| Taken::UNKNOWN);
@@ -936,7 +936,7 @@ impl Line {
         self.socket().set_read_timeout(Some(timeout))
     }
 
-    /// True if the other server has not ended it, and has said nothing of its own accord.
+    /// True if the other server has not ended it, and has sent nothing unasked.
     fn is_open(&self) -> bool {
         let socket = self.socket();
         let mut byte = [0];

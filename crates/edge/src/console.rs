@@ -56,7 +56,7 @@ struct Console {
     sessions: Sessions,
     history: Arc<Mutex<History>>,
     connection_count: AtomicUsize,
-    /// Held by who has shown a wrong password, for as long as he has to wait.
+    /// Held by a browser that has shown a wrong password, for as long as it has to wait.
     failure: Mutex<()>,
 }
 
@@ -100,7 +100,7 @@ pub fn serve(host: &Arc<Host>, listeners: Vec<mio::net::TcpListener>, options: &
     Ok(())
 }
 
-/// Gives a connection a thread, if there may be one more. Who comes too much is cut: the next try may be lucky.
+/// Gives a connection a thread, if there may be one more. A connection too many is cut: the next try may be lucky.
 fn receive(console: &Arc<Console>, stream: TcpStream) {
     if console.connection_count.fetch_add(1, Ordering::AcqRel) >= CONSOLE_CONNECTIONS_MAX {
         console.connection_count.fetch_sub(1, Ordering::AcqRel);
@@ -117,7 +117,7 @@ fn receive(console: &Arc<Console>, stream: TcpStream) {
     }
 }
 
-/// Whence a browser comes.
+/// Where a browser comes from.
 struct Origin {
     address: String,
     local_address: String,
@@ -192,7 +192,7 @@ impl Console {
         }
     }
 
-    /// A page of somebody else whose name now leads here ("DNS rebinding") comes under that name, and is not answered.
+    /// Another party's page may come under a name that now leads here ("DNS rebinding"). It is not answered.
     fn check_host(&self, request: &Request) -> Result<(), Response> {
         let host = request.header("host");
         let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());

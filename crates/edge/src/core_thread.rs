@@ -55,7 +55,7 @@ pub struct CoreWork {
     /// Parameters set before that, which it must be told.
     unheard: Vec<(&'static str, String)>,
     registry: Registry,
-    /// The same, to be asked by the thread that steps the core: who asks first is told.
+    /// The same, for the thread that steps the core to ask: an edge is told to the first who asks.
     edges: Epoll,
     core: Core,
     connections: Connections,
@@ -110,7 +110,7 @@ pub struct CoreWork {
     ends: bool,
 }
 
-/// How long a core has nothing to do of its own accord.
+/// How long a core has nothing to do by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rest {
     /// Not at all.
@@ -445,7 +445,8 @@ impl CoreWork {
         }
     }
 
-    /// Too much waits for the disk: clients whose changes would join it are not read. It is told when that is over.
+    /// Too much waits for the disk: clients with changes that would join it are not read. The core is told when that is
+    /// over.
     fn is_held_up(&self) -> bool {
         self.storage.as_ref().is_some_and(Storage::is_full) && self.core.adds_to_its_log()
     }
@@ -573,7 +574,7 @@ impl CoreWork {
                     }
                 }
                 Mail::Measure(told) => {
-                    // Who asked may have stopped waiting.
+                    // The thread that asked may have stopped waiting.
                     let _ = told.send(self.core.measure());
                 }
                 Mail::Describe(gathered, told) => {
@@ -657,7 +658,7 @@ impl CoreWork {
         }
     }
 
-    /// Ends connections that are idle for longer than `timeout` allows, or that were to be closed and take no output.
+    /// Ends connections that are idle for longer than `timeout` allows, or that should be closed and take no output.
     fn sweep(&mut self) {
         if self.now.instant < self.sweep_at {
             return;
@@ -711,7 +712,7 @@ impl CoreWork {
         self.storage.as_ref().is_some_and(|storage| storage.write(may_sync, &mut self.calls))
     }
 
-    /// The journal is to write what has been handed in.
+    /// The journal must write what has been handed in.
     fn announce(&self) {
         if let Some(storage) = &self.storage {
             storage.announce();
@@ -763,7 +764,7 @@ impl CoreWork {
     }
 
     fn carry_out_all(&mut self) {
-        // Carrying out may step further events (a connection that turns out broken), whose wishes come after.
+        // Carrying out may step further events (a connection that turns out broken). Their actions come after.
         while !self.actions.is_empty() {
             self.carry_out_first();
             let mut actions = std::mem::take(&mut self.actions);
@@ -834,7 +835,7 @@ impl CoreWork {
             Action::Archive(news) => self.storage.as_ref().expect(STORAGE_FIRST).archive(news),
             Action::KeepLog { group, index } => self.storage.as_ref().expect(STORAGE_FIRST).keep_log(group, index),
             Action::Post { to, letter } => {
-                // Who waits for its sockets as well steps it anyway.
+                // If this thread waits for its sockets as well, it steps it anyway.
                 let is_near = self.host.watcher(usize::from(to.0)) == self.host.watcher(self.here());
                 let is_long = letter.pieces.len() > HELP_MAIL_MAX && !is_near;
                 let event = Event::Letter { from: self.id, letter };
@@ -871,7 +872,7 @@ impl CoreWork {
                 self.host.end(End::Join(Invited { address, token }));
             }
             Action::Sleep { duration } => {
-                // Nobody waits for who has been called and sleeps.
+                // Nobody waits for a thread that has been called and sleeps.
                 for other in self.calls.drain(..) {
                     self.host.desks[other].mailbox.wake();
                 }

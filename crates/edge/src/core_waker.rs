@@ -20,7 +20,7 @@ impl CoreWaker {
         Ok(Self(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?))
     }
 
-    /// Who waits there is woken, and sees `token`.
+    /// The thread that waits there is woken, and sees `token`.
     ///
     /// # Errors
     /// As `epoll_ctl` has them.
@@ -28,7 +28,7 @@ impl CoreWaker {
         registry.register(&mut SourceFd(&self.0.as_raw_fd()), token, Interest::READABLE)
     }
 
-    /// Who waits there is no longer woken.
+    /// The thread that waits there is no longer woken.
     ///
     /// # Errors
     /// As `epoll_ctl` has them.

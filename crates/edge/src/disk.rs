@@ -91,7 +91,7 @@ impl RealDisk {
         Ok(Self { path: path.into(), directory: Arc::new(File::open(path)?), fill_rate: 0, is_read_only: false })
     }
 
-    /// Opens a directory whose files are only to be read, and need not be writable.
+    /// Opens a directory for reading only: its files need not be writable.
     ///
     /// # Errors
     /// Any error of the file system.

@@ -1,5 +1,5 @@
-//! What a server says at its doors while it looks for the cluster that it is to join: before that it knows neither who
-//! it will be nor how many cores clients find, so nothing else answers yet.
+//! What a server says at its doors while it looks for the cluster to join: before that it knows neither its own number
+//! nor how many cores clients find, so nothing else answers yet.
 //!
 //! A client hears LOADING to whatever it asks. A node hears that there is nobody to join here: two servers that are
 //! told to join each other would otherwise wait for each other without a word. Those who begin with TLS get their
@@ -17,7 +17,7 @@ use crate::listener::Listener;
 use crate::peers;
 
 /// What clients hear.
-const LOADING: &[u8] = b"-LOADING Holdfast looks for the cluster that it is to join\r\n";
+const LOADING: &[u8] = b"-LOADING Holdfast looks for the cluster to join\r\n";
 
 /// Does some work, and sees to the doors meanwhile. Connections end with it.
 pub fn stand_in<T>(clients: &[Listener], nodes: &[TcpListener], work: impl FnOnce() -> T) -> T {
@@ -96,7 +96,7 @@ impl Doorman<'_> {
 }
 
 impl Visitor {
-    /// Answers what has come; false if the connection is to be closed.
+    /// Answers what has come; false if the connection must be closed.
     fn serve(&mut self) -> bool {
         let mut buffer = [0; 4_096];
         loop {

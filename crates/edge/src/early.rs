@@ -52,7 +52,7 @@ impl EarlyMark {
     /// # Errors
     /// Those of the file system; nothing may be acknowledged early then.
     pub fn set(&self) -> io::Result<()> {
-        // Who comes second waits until it is on the disk.
+        // A thread that comes second waits until it is on the disk.
         let mut is_set = self.is_set.lock().unwrap_or_else(PoisonError::into_inner);
         if !*is_set {
             File::create(self.path())?.sync_all()?;

@@ -25,14 +25,14 @@ pub enum Fault {
     File {
         /// Which.
         path: PathBuf,
-        /// What was to be done with it.
+        /// What it was needed for.
         purpose: &'static str,
         /// What the system said.
         cause: io::Error,
     },
     /// The operating system refused something that the server cannot do without.
     System {
-        /// What was to be done.
+        /// What was being done.
         purpose: &'static str,
         /// What the system said.
         cause: io::Error,

@@ -19,7 +19,7 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// That of this directory, whose identity says `floor`, for a program that knows `levels`.
+    /// That of this directory, with an identity that says `floor`, for a program that knows `levels`.
     pub fn of(directory: &Path, levels: Levels, floor: Level) -> Self {
         Self { directory: directory.to_owned(), voice: Mutex::new(Voice { levels, floor }) }
     }
@@ -34,7 +34,7 @@ impl Floor {
     /// # Errors
     /// Those of the disk; nothing of the level may be written then.
     pub fn raise(&self, level: Level) -> Result<bool, Fault> {
-        // Who comes second waits until it is on the disk.
+        // A thread that comes second waits until it is on the disk.
         let mut voice = self.voice.lock().unwrap_or_else(PoisonError::into_inner);
         if level <= voice.floor {
             return Ok(false);

@@ -2,8 +2,8 @@
 //!
 //! Its other nodes were lost. One that comes back dials the addresses that it knows, and must learn that the cluster
 //! goes on without it. Nothing of the old cluster is trusted, so TLS would end such a link without a word. Therefore
-//! this node keeps a certificate of the old authority, under the number that it had there, with which it answers those
-//! who trust nobody else; its only use is to say no. The key of the old authority itself is not kept.
+//! this node keeps a certificate of the old authority, under the number that it had there, and uses it to answer nodes
+//! that trust nobody else; its only use is to say no. The key of the old authority itself is not kept.
 
 use std::fmt;
 use std::fs;

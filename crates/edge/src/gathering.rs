@@ -52,12 +52,12 @@ const TRIAL: Duration = Duration::from_secs(1);
 const LOOK_BACK: Duration = Duration::from_secs(3);
 const LOOK_BACK_MIN: Duration = Duration::from_millis(2_500);
 
-/// Twice as many threads are to do at least so much of what was done before, if a request takes at least so much of
-/// what it took; both in thousandths.
+/// Twice as many threads must do at least so much of what was done before, if a request takes at least so much of what
+/// it took; both in thousandths.
 const SPREAD_RATE_MIN: u64 = 1_100;
 const SPREAD_PRICE_MIN: u64 = 1_050;
 
-/// Half as many are to do at least so much of what was done before, if they are that busy; both in thousandths.
+/// Half as many must do at least so much of what was done before, if they are that busy; both in thousandths.
 const GATHER_RATE_MIN: u64 = 950;
 const GATHER_BUSY_MIN: u64 = 700;
 

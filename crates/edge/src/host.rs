@@ -66,7 +66,7 @@ pub struct Host {
     ends_in_doubt: AtomicBool,
     /// Cores that have not been told yet what their groups may lack, where the log on disk was found to lack its end.
     unsettled_count: AtomicUsize,
-    /// How scheduled backups are, if there are to be any.
+    /// How scheduled backups are doing, if there are any.
     backups: Mutex<Option<BackupFigures>>,
     /// Cores that have ended, and had nothing that would be lost with them.
     blank_count: AtomicUsize,
@@ -79,18 +79,18 @@ pub enum News {
     Opened(Storage),
     /// All data are loaded: clients are served.
     Loaded,
-    /// The process is to end.
+    /// The process must end.
     End(End),
 }
 
-/// Why the process is to end.
+/// Why the process must end.
 #[derive(Debug)]
 pub enum End {
     /// A signal asked for it.
     Signal(&'static str),
     /// A client asked for it.
     Command,
-    /// It is to join the cluster of the node at this address.
+    /// It must join the cluster of the node at this address.
     Join(Invited),
     /// It cannot go on.
     Fault(Fault),
@@ -133,7 +133,7 @@ pub struct Knobs {
 }
 
 impl Host {
-    /// The core whose thread waits for this core's sockets.
+    /// The core with the thread that waits for this core's sockets.
     pub fn watcher(&self, core: usize) -> usize {
         self.desks[core].sockets.watcher()
     }
@@ -202,7 +202,7 @@ impl Host {
         }
     }
 
-    /// A host whose main thread listens to `news`.
+    /// A host with a main thread that listens to `news`.
     pub fn new(
         log: Arc<Log>,
         mailboxes: Vec<(Mailbox, Sockets)>,
@@ -296,7 +296,7 @@ impl Host {
         self.has_stopped_accepting.store(true, Ordering::Release);
     }
 
-    /// Whether the acceptor is to end.
+    /// Whether the acceptor must end.
     pub fn has_stopped_accepting(&self) -> bool {
         self.has_stopped_accepting.load(Ordering::Acquire)
     }

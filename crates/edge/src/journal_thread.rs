@@ -7,11 +7,11 @@
 //! process. Another thread syncs it, once a second or after some MiB, so that writes go on meanwhile. And while this
 //! thread has nothing else to do, cores write such batches themselves; see `on_core`.
 //!
-//! The queue is bounded by those who fill it: while too much is waiting, cores read no more from their clients, who so
-//! feel the disk. They go on with all else, above all with what other nodes say: a leader that waited would be taken
-//! for dead. What comes from other nodes is bounded by the windows of these, since nothing is acknowledged before it is
-//! written. Only when the disk is full does nobody hold back, because reads go on: then cores are told to refuse
-//! writes, and hand in nothing but what they had admitted.
+//! The queue is bounded by those who fill it: while too much is waiting, cores read no more from their clients, and so
+//! let them feel the disk. They go on with everything else, above all with what other nodes say: a leader that waited
+//! would be taken for dead. What comes from other nodes is bounded by the windows of these, since nothing is
+//! acknowledged before it is written. Only when the disk is full does nobody hold back, because reads go on: then cores
+//! are told to refuse writes, and hand in nothing but what they had admitted.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -70,8 +70,8 @@ pub enum Notice<'a> {
     /// These appends (group, ticket) are as safe as was asked for: durable, or with the system. In order within each
     /// group.
     Persisted(&'a [(u32, u64)]),
-    /// The same, told by a core's thread, which has written them: it will see to the cores that it is called to, whose
-    /// numbers are added to the list.
+    /// The same, told by a core's thread, which has written them. It will see to the cores that it is called to, and
+    /// adds their numbers to the list.
     WrittenOnCore(&'a [(u32, u64)], &'a mut Vec<usize>),
     /// [`JournalQueue::is_full`] is false again.
     TakesMore,
@@ -132,7 +132,7 @@ struct Lane {
 #[derive(Default)]
 struct Waiting {
     appends: Vec<Append>,
-    /// One of them is to be durable, and with it all before it.
+    /// One of them must be made durable, and with it all before it.
     needs_sync: bool,
 }
 
@@ -168,7 +168,7 @@ struct Shared {
     waiting: AtomicU64,
     /// Appends have been left of which the thread has not been told.
     has_unannounced: AtomicBool,
-    /// Of the appends that have been left, one is to be durable.
+    /// Of the appends that have been left, one must be made durable.
     needs_sync: AtomicBool,
     queue_bytes: AtomicU64,
     queue_count: AtomicU64,
@@ -190,7 +190,7 @@ struct Shared {
     sync_usual_us: AtomicU64,
     kept_bytes: AtomicU64,
     held_bytes: AtomicU64,
-    /// Where the log is, for who reads it.
+    /// Where the log is, for those that read it.
     map: Mutex<Arc<LogMap>>,
     segment: AtomicU64,
     is_spare_ready: AtomicBool,
@@ -206,8 +206,8 @@ pub struct JournalQueue {
     seat: Seat,
 }
 
-/// Who holds it writes the log: the thread of the journal, which lets go of it while it sleeps, or a core meanwhile.
-/// Empty before the thread has begun, and after it has ended.
+/// The thread that holds it writes the log: that of the journal, which releases it while it sleeps, or a core's
+/// meanwhile. Empty before the journal's thread has begun, and after it has ended.
 type Seat = Arc<Mutex<Option<Writer>>>;
 
 /// The thread, and those that work in the background for it.
@@ -361,12 +361,12 @@ impl JournalQueue {
         self.control(Control::Mark { group, mark, hard_state, done });
     }
 
-    /// Entries of a group behind `index` are to be kept for members that lack them.
+    /// Entries of a group behind `index` must be kept for members that lack them.
     pub fn hold(&self, group: u32, index: u64) {
         self.control(Control::Hold { group, index });
     }
 
-    /// Entries of a group behind `index` are to be kept because the archive lacks them.
+    /// Entries of a group behind `index` must be kept because the archive lacks them.
     pub fn hold_for_archive(&self, group: u32, index: u64) {
         self.control(Control::HoldForArchive { group, index });
     }
@@ -395,7 +395,7 @@ impl JournalQueue {
         self.announce();
     }
 
-    /// True while the log is being written or synced: others who use the disk had better wait.
+    /// True while the log is being written or synced: others who use the disk should wait.
     pub fn is_writing(&self) -> bool {
         self.shared.is_writing.load(Ordering::Relaxed) || self.shared.is_syncing.load(Ordering::Relaxed)
     }
@@ -478,7 +478,7 @@ struct Writer {
     syncs: Sender<(Syncing, Instant)>,
     /// Handed in and not yet written.
     appends: VecDeque<Append>,
-    /// One of these is to be durable.
+    /// One of these must be made durable.
     needs_sync: bool,
     /// Those that have not been told of, in order.
     tickets: Vec<(u32, u64)>,
@@ -659,8 +659,8 @@ impl Writer {
         }
     }
 
-    /// Writes all appends that are waiting, and syncs if one of them is to be durable. A core that does so is called by
-    /// the listener to cores that rest.
+    /// Writes all appends that are waiting, and syncs if one of them must be made durable. A core that does so is
+    /// called by the listener to cores that rest.
     fn write_appends(&mut self, mut called: Option<&mut Vec<usize>>) -> Result<(), Fault> {
         while !self.appends.is_empty() {
             let mut bytes = 0;
@@ -732,7 +732,7 @@ impl Writer {
         }
     }
 
-    /// What is waiting stays where it is, and nobody is to wait for that.
+    /// What is waiting stays where it is, and nobody must wait for that.
     fn stall(&mut self) {
         self.shared.is_stalled.store(true, Ordering::Relaxed);
         (self.listener)(Notice::TakesMore);
@@ -921,7 +921,7 @@ impl Writer {
         shared.dirty_since.store(since, Ordering::Relaxed);
     }
 
-    /// When something is to be done although nothing is handed in.
+    /// When something must be done although nothing is handed in.
     fn next_due(&self) -> Option<Instant> {
         let is_every_second = self.shared.lazy_sync.load(Ordering::Relaxed) == LazySync::EverySecond as u8;
         let may_sync = is_every_second && !self.shared.is_syncing.load(Ordering::Relaxed);
@@ -1049,7 +1049,7 @@ mod tests {
             thread.queue().flush();
             let counters = thread.queue().counters();
             assert_eq!((counters.queue_bytes, counters.unsynced_us), (0, 0));
-            // One that is to be durable also makes all before it durable.
+            // An append that must be durable also makes all before it durable.
             thread.queue().submit(1, &mut vec![(append(1, 1, 100), false), (append(1, 2, 100), true)]);
             assert_eq!([tickets.recv().unwrap(), tickets.recv().unwrap()], [(1, 1), (1, 2)]);
             thread.stop(true).unwrap();

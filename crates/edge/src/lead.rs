@@ -194,7 +194,7 @@ pub struct Leading {
     words: Receiver<Word>,
     directory: PathBuf,
     merger: Merger,
-    /// For whom cores tell what they do, if they have been asked to.
+    /// The reader that cores record their work for, if they have been asked to.
     recording: Option<Reader>,
     stream: Option<LivingStream>,
     links: BTreeMap<usize, Link>,
@@ -205,7 +205,7 @@ pub struct Leading {
     copy_number: u64,
     /// A copy that is there before the stream has come to its place.
     early: Option<Copy>,
-    /// The first word that is to be looked at.
+    /// The first word to look at.
     first_word: Option<Word>,
     /// No copy begins before.
     copy_at: Instant,
@@ -388,7 +388,7 @@ impl Leading {
                 link.go_on(&stream.id, offset);
                 self.counts.continued += 1;
             }
-            _ => self.log().notice(&format!("replica {name} is to get a copy")),
+            _ => self.log().notice(&format!("replica {name} gets a copy")),
         }
         self.links.insert(token, link);
     }

@@ -36,8 +36,8 @@ pub const HELP_LONG: Duration = Duration::from_millis(1);
 /// Where clients have been answered without the disk within this time, no core waits for it: others might wait with it.
 pub const READ_MEMORY: Duration = Duration::from_millis(20);
 
-/// The same where a thread steps a core for whose sockets it waits: many small requests that have come together take as
-/// long as one that takes long.
+/// The same where a thread steps a core and also waits for its sockets: many small requests that have come together
+/// take as long as one that takes long.
 pub const HELP_LONG_WATCHED: Duration = Duration::from_millis(4);
 
 /// After a core has taken that long of the thread on which it keeps other cores, so long each core has its own.
@@ -66,8 +66,8 @@ pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// knocks on all ports must not fill a disk.
 pub const STRANGER_INTERVAL: Duration = Duration::from_millis(200);
 
-/// A connection that is to be closed once its output is written goes all the same when its client has taken none of it
-/// for so long.
+/// A connection that will be closed once its output is written is closed all the same when its client has taken none of
+/// it for so long.
 pub const LINGER_MAX: Duration = Duration::from_secs(5);
 
 /// How often connections are looked over for idleness and lingering.
@@ -91,7 +91,7 @@ pub const CONSOLE_CONNECTIONS_MAX: usize = 32;
 /// People who have logged in at a time; of more, those go that have asked for nothing for longest.
 pub const CONSOLE_SESSIONS_MAX: usize = 32;
 
-/// Who asks for nothing for so long has to log in again.
+/// A browser that asks for nothing for so long has to log in again.
 pub const CONSOLE_IDLE_MAX: Duration = Duration::from_secs(30 * 60);
 
 /// How long a browser may take for a request, or leave its connection unused.
@@ -184,7 +184,7 @@ pub const fn lane_bytes_max(lane: Lane) -> usize {
 }
 
 /// Bytes of log kept on disk only because members lack them: a minute and more of what a disk takes. Beyond it, and
-/// whenever the disk is full, the oldest go, and who lacks them is given a checkpoint.
+/// whenever the disk is full, the oldest go, and a member that lacks them is given a checkpoint.
 pub const LOG_HELD_BYTES_MAX: u64 = 8 << 30;
 
 /// Messages to one node that are handed in together travel in frames of this size. A longer message has its own.
@@ -211,7 +211,7 @@ pub const LINK_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long another node may take to answer a greeting.
 pub const LINK_CONNECT_MAX: Duration = Duration::from_secs(2);
 
-/// A link whose node's name is being resolved is left alone for so long, unless the answer comes.
+/// A link is left alone for so long while its node's name is being resolved, unless the answer comes.
 pub const LINK_RESOLVE_MAX: Duration = Duration::from_secs(30);
 
 /// A node that is not let in is given so long to read why. After that a line in the log about it is not repeated for
@@ -233,7 +233,7 @@ pub const LINK_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// How long it rests before it asks again.
 pub const JOIN_REST: Duration = Duration::from_millis(500);
 
-/// How often it looks whether it is to end.
+/// How often it looks whether it must end.
 pub const JOIN_LOOK: Duration = Duration::from_millis(20);
 
 /// How long a port may take to answer as one for clients does.
@@ -248,7 +248,7 @@ pub const DOORMAN_VISITORS_MAX: usize = 256;
 /// Bytes that one of them may have sent at a time.
 pub const DOORMAN_BYTES_MAX: usize = 64 << 10;
 
-/// How long a fresh node tries to reach the cluster that it is to join.
+/// How long a fresh node tries to reach the cluster that it joins.
 pub const JOIN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Replicas of other kinds that may follow at a time. Each has a descriptor, of those that are reserved, and some
@@ -268,7 +268,7 @@ pub const FOLLOWER_PIECE_BYTES: usize = 256 << 10;
 /// anyone who follows takes a new copy: clients wait for nobody who follows.
 pub const STREAM_WAITING_BYTES_MAX: usize = 128 << 20;
 
-/// The same in time, for parts of a transaction whose other parts do not come.
+/// The same in time, for parts of a transaction while its other parts do not come.
 pub const STREAM_WAITING_MAX: Duration = Duration::from_secs(60);
 
 /// How long a core may take to answer a copy's question.

@@ -155,7 +155,7 @@ fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
         // IPv4 has listeners of its own.
         socket.set_only_v6(true)?;
     }
-    // A port whose last server has just gone can be taken at once; one that is being listened on cannot.
+    // A port can be taken as soon as its last server has gone; one that is being listened on cannot.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;

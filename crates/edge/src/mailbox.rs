@@ -31,7 +31,7 @@ pub enum Mail {
     },
     /// A connection on which another node speaks to this core's groups: the core reads it from now on.
     Inbound(Box<Inbound>),
-    /// Connections of this node are to be dropped.
+    /// Connections of this node must be dropped.
     HearNoMore(NodeId),
     /// A client has connected.
     Arrival(Box<Arrival>),
@@ -45,7 +45,7 @@ pub enum Mail {
     Describe(Arc<node::metrics::Gathered>, std::sync::mpsc::Sender<node::metrics::Facts>),
     /// To the first core: tell what the node sees of its cluster.
     Look(std::sync::mpsc::Sender<node::landscape::Landscape>),
-    /// No more requests are to be read; what is under way goes on.
+    /// No more requests must be read; what is under way goes on.
     StopReading,
     /// Say on this channel that everything posted before has been stepped and carried out.
     Fence(std::sync::mpsc::Sender<()>),
@@ -63,7 +63,7 @@ pub struct Mailbox {
 /// Whether somebody sees to the mail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Stance {
-    /// Somebody steps the core, and looks for mail before he lets go of it; or its own thread has been woken to do so.
+    /// A thread steps the core, and looks for mail before it releases it; or its own thread has been woken to do so.
     #[default]
     Working,
     /// Nobody does, and there is no mail.
@@ -75,7 +75,7 @@ enum Stance {
 /// Who sees to a core that somebody is to see to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// The one who asks is called to it.
+    /// The caller is called to it.
     Yours,
     /// Somebody has been called before, and has not come yet.
     Others,
@@ -92,7 +92,7 @@ struct State {
 }
 
 impl Mailbox {
-    /// An empty box of a core whose own thread `waker` wakes.
+    /// An empty box of a core with a thread of its own, which `waker` wakes.
     pub fn new(waker: CoreWaker) -> Self {
         Self { state: Mutex::default(), waker, woken_count: AtomicU64::new(0) }
     }
@@ -133,7 +133,7 @@ impl Mailbox {
         self.waker.wake();
     }
 
-    /// Somebody is to read the core's sockets, although there may be no mail.
+    /// Somebody must read the core's sockets, although there may be no mail.
     #[must_use]
     pub fn call(&self) -> Call {
         let mut state = self.lock();

@@ -7,15 +7,15 @@
 //!
 //! A core writes the little that it has to say itself, and reads the log's lane of its groups itself, and wakes nobody:
 //! between nodes every hop of a thread is paid for by all clients that wait for a quorum. So this lane has a connection
-//! for each core of the dialling node, and who accepted one gives it to the core whose groups it carries. What is
-//! large, and what a socket does not take, the thread writes; it reads the other lanes, so that no heartbeat waits
-//! behind what a core does with entries.
+//! for each core of the dialling node, and the node that accepted one gives it to the core with the groups that it
+//! carries. What is large, and what a socket does not take, the thread writes; it reads the other lanes, so that no
+//! heartbeat waits behind what a core does with entries.
 //!
 //! What cannot be sent is dropped, and the cores are told: their protocols ask again. Nothing is ever resent here.
 //!
-//! With `cluster-compression-level` what a connection carries is one compressed stream, but for the lane of heartbeats.
-//! With `tls-cluster` every connection is encrypted, and either end shows a certificate. Anyone who calls is known by
-//! his first byte: who is not to be let in is told why, in words that he understands.
+//! With `cluster-compression-level` what a connection carries is one compressed stream, except on the lane of
+//! heartbeats. With `tls-cluster` every connection is encrypted, and either end shows a certificate. A caller is known
+//! by its first byte: one that is not let in is told why, in words that it understands.
 
 mod compression;
 mod frame;
@@ -72,9 +72,9 @@ const REFUSED_MAX: usize = 1_000;
 
 /// A message of a core on its way out.
 pub struct Outgoing {
-    /// To whom.
+    /// The node that gets it.
     pub to: NodeId,
-    /// Whose.
+    /// The group that it is about.
     pub group: u32,
     /// How.
     pub lane: Lane,
@@ -92,7 +92,7 @@ pub struct PeerQueue {
     reports: Mutex<Vec<LinkReport>>,
 }
 
-/// To whom a link leads, on which lane, and on the log's lane of which core's groups.
+/// Which node a link leads to, on which lane, and on the log's lane to which core's groups.
 type Place = (NodeId, Lane, u32);
 
 /// A link that cores write to beside the thread.
@@ -294,7 +294,7 @@ pub struct Peers {
     links: BTreeMap<usize, Arc<SharedLink>>,
     tokens: BTreeMap<Place, usize>,
     callers: BTreeMap<usize, Caller>,
-    /// Those that have been let in and that no core reads: whether one shall, once it is known which.
+    /// Those that have been let in and that no core reads: whether a core should, once it is known which.
     inbound: BTreeMap<usize, Heeded>,
     /// Invitations that have let a node in, until they would expire: until when, and which node.
     used: BTreeMap<[u8; 8], (u64, u64)>,
@@ -302,9 +302,9 @@ pub struct Peers {
     refused: BTreeMap<(IpAddr, String), (Instant, u64)>,
     /// Nodes that the cluster has removed.
     removed: BTreeSet<NodeId>,
-    /// Links whose address somebody is being asked for.
+    /// Links with an address that somebody is being asked for.
     resolving: BTreeSet<usize>,
-    /// Listeners whose callers could not all be accepted, and when to try again.
+    /// Listeners that could not accept all callers, and when to try again.
     unaccepted: BTreeMap<usize, Instant>,
     /// When that was told last.
     unaccepted_told: Option<Instant>,
@@ -720,7 +720,7 @@ impl Peers {
         let (node, lane) = (link.node, link.lane);
         let own_address = link.own_address();
         drop(link);
-        // Who is told a wrong address of this node does not call it.
+        // A node that is told a wrong address of this one does not call it.
         self.note_own_address(own_address);
         if lane == Lane::Log {
             // What waits for an answer is sent again then, over all of them.
@@ -761,7 +761,7 @@ impl Peers {
         }
     }
 
-    /// Something has been lost on a link: those whose groups it carries start over.
+    /// Something has been lost on a link: the groups that it carries start over.
     fn tell_unreachable(&self, (node, lane, core): Place) {
         if lane == Lane::Log {
             self.host.desks[core as usize].mailbox.post(Mail::Event(Event::Unreachable { node }));
@@ -1010,7 +1010,7 @@ impl Peers {
         caller.is_dismissed = true;
         caller.since = Instant::now();
         if let Some(verdict) = verdict {
-            // Who does not take it learns nothing.
+            // A node that does not take it learns nothing.
             let version = match verdict {
                 // It sees from the version of the answer what is spoken here.
                 Verdict::WrongVersion => self.voice.latest(),
@@ -1069,7 +1069,7 @@ impl Peers {
         if hello.purpose.has_invitation() && early.len() < TOKEN_BYTES {
             return Ok(true);
         }
-        // Who dials waits for the answer.
+        // The node that dials waits for the answer.
         let is_whole = early.len() == if hello.purpose.has_invitation() { TOKEN_BYTES } else { 0 };
         if !is_whole {
             return Err(Malformed::Damaged);
@@ -1358,7 +1358,7 @@ pub struct Answer {
     pub level: Level,
 }
 
-/// Who asks.
+/// The node that asks.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker {
     /// The number of the node.
@@ -1525,7 +1525,7 @@ fn exchange_in<T>(
         Unanswered { cause, is_final: false }
     };
     let place = resolve(address).map_err(told)?;
-    // Who does not speak the protocol of nodes may speak that of clients.
+    // A server that does not speak the protocol of nodes may speak that of clients.
     let told_behind = |error: io::Error| match error {
         error if tls::is_about_trust(&error) || !is_for_clients(place) => told(error),
         _ => wrong_port(address, place),
@@ -1636,7 +1636,7 @@ mod tests {
         assert_eq!(verdict(&[], Some(None), &hello(2, Purpose::Ask)), Verdict::NotInvited);
         // Where links are plain a number is all there is.
         assert_eq!(verdict(&[], None, &hello(3, carry)), Verdict::Accepted);
-        // Who has in its logs what is not known here is not let in.
+        // A node that has in its logs what is not known here is not let in.
         let levels = Levels { lowest: Level(2), highest: Level(3) };
         let later = Hello { voice: Voice { levels, floor: Level(3) }, ..hello(2, carry) };
         assert_eq!(verdict(&[], own, &later), Verdict::WrongLevel);

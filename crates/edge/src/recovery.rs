@@ -1,5 +1,5 @@
 //! How a data directory takes the place of what was there: all of it, or nothing. That is how a survivor becomes a new
-//! cluster (`holdfast recover`), and how a node whose files are damaged becomes one that has nothing yet (`holdfast
+//! cluster (`holdfast recover`), and how a node with damaged files becomes one that has nothing yet (`holdfast
 //! repair`).
 //!
 //! The new directory is made in a folder within the old one, so that it needs no other permission, and no other file

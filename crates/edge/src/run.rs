@@ -87,7 +87,7 @@ pub struct Options {
     pub remarks: Vec<String>,
     /// Version of the program.
     pub version: &'static str,
-    /// The levels that it knows, or is to act as if it knew no others.
+    /// The levels that it knows, or those that it must act as if it knew no others.
     pub levels: Levels,
     /// Asks the allocator about itself. The binary chooses the allocator.
     pub allocated: fn() -> Allocated,
@@ -107,7 +107,7 @@ pub struct ClusterOptions {
     pub announce_ports: [u16; 2],
     /// `HOST:PORT` of a node's cluster port, to join its cluster; empty for none.
     pub join: String,
-    /// What the node there is to let this one in for, if its cluster has an authority of its own.
+    /// What makes the node there let this one in, if its cluster has an authority of its own.
     pub token: Option<Token>,
 }
 
@@ -116,14 +116,14 @@ pub struct ClusterOptions {
 pub enum Ended {
     /// It is no more.
     Stopped,
-    /// It is to start over, with what is in its data directory.
+    /// It must start over, with what is in its data directory.
     Again,
-    /// It is to start over and to join the cluster of the node at this address. What was in its data directory has been
+    /// It must start over and join the cluster of the node at this address. What was in its data directory has been
     /// put aside.
     Joins(Invited),
 }
 
-/// Where a node is to go, and why it is let in there.
+/// Where a node must go, and why it is let in there.
 #[derive(Clone, Debug)]
 pub struct Invited {
     /// `HOST:PORT` of a node's cluster port.
@@ -437,12 +437,12 @@ fn own_host(addresses: &[String], join: &str) -> (String, bool) {
     // Nothing is sent there: the system only says which way it would go.
     match peers::own_address_towards(if join.is_empty() { "192.0.2.1:9" } else { join }) {
         Ok(host) if !is_loopback(&host) => (named(&host), false),
-        // It has no way out, or joins a node of its own machine. Who comes from elsewhere shows the way.
+        // It has no way out, or joins a node of its own machine. A node that comes from elsewhere shows the way.
         _ => ("127.0.0.1".to_owned(), true),
     }
 }
 
-/// Whose directory it is, where a node of the cluster to be joined is found, and what this one shows to others.
+/// The identity of a directory, where a node of the cluster to be joined is found, and what this node shows to others.
 type Beginning = (Identity, Vec<(NodeId, Member)>, Option<Credentials>);
 
 /// Why a node knows nothing of that.
@@ -499,7 +499,7 @@ impl Joining<'_> {
             (_, None) if self.is_member => Ok((self.insist(move || peers::ask(&join, None, node, patience))?, None)),
             (_, None) => {
                 let cause = "a token is needed: `holdfast cluster invite`, asked of any node there, prints one for \
-                             --token, --token-file or HOLDFAST_TOKEN. To join a cluster whose links are plain, as before \
+                             --token, --token-file or HOLDFAST_TOKEN. To join a cluster with plain links, as before \
                              there were tokens, say --tls-cluster no";
                 Err(Fault::Setting { name: "join", cause: cause.to_owned() }.into())
             }
@@ -551,7 +551,7 @@ impl Joining<'_> {
         Ok(outcome?)
     }
 
-    /// Waits for so long, unless the process is to end.
+    /// Waits for so long, unless the process must end.
     fn look_for_end(&self, wait: Duration) -> Result<(), NoBeginning> {
         match self.heard.recv_timeout(wait) {
             Ok(News::End(End::Signal(name))) => Err(NoBeginning::Stopped(format!("received {name}"))),
@@ -561,8 +561,8 @@ impl Joining<'_> {
     }
 }
 
-/// Reads whose directory it is, or makes up who it will be. A new identity is written when the journal is opened; what
-/// the node shows to others is kept before, so that no identity is ever without it.
+/// Reads a directory's identity, or makes a new one. A new identity is written when the journal is opened; what the
+/// node shows to others is kept before, so that no identity is ever without it.
 fn identity(
     options: &Options,
     files: Option<&LinkSecurity>,
@@ -655,7 +655,7 @@ fn identity(
     Ok((identity, seeds, credentials))
 }
 
-/// Makes an authority for the cluster of a node that does not run, and whose directory is from before there were any.
+/// Makes an authority for the cluster of a node that does not run and has a directory from before there were any.
 /// Answers what logs call it.
 ///
 /// # Errors
@@ -669,7 +669,7 @@ pub fn secure_directory(directory: &Path) -> Result<String, Fault> {
     Ok(authority.name())
 }
 
-/// A file that is not ours, in a directory that is to be made new.
+/// A file that is not ours, in a directory that must be made new.
 fn foreign_file(directory: &Path) -> Option<String> {
     let names = fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.filter_map(|name| name.into_string().ok()).find(|name| journal::is_foreign_file(name))
@@ -1107,7 +1107,7 @@ mod tests {
         assert_eq!(found(&["0.0.0.0", "10.1.2.3"], ""), known("10.1.2.3"));
         assert_eq!(found(&["127.0.0.1", "fd00::7"], ""), known("[fd00::7]"));
         assert_eq!(found(&["node-1.example"], ""), known("node-1.example"));
-        // Whom it joins is on the same machine: that says nothing of where others are.
+        // The node that it joins is on the same machine: that says nothing of where others are.
         assert_eq!(found(&["0.0.0.0"], "127.0.0.1:17001"), ("127.0.0.1".to_owned(), true));
         assert_eq!(found(&["*", "-::*"], "127.0.0.1:17001"), ("127.0.0.1".to_owned(), true));
     }

@@ -50,7 +50,7 @@ pub(crate) use shelf::run as fetch_changes;
 pub struct Site {
     /// What changes is kept.
     is_on: bool,
-    /// Whose it is.
+    /// The cluster that it belongs to.
     pub(crate) cluster: u128,
     words: Sender<Word>,
     /// Bytes of tapes that have not been taken yet.
@@ -68,7 +68,7 @@ pub struct Site {
 /// What the thread is told.
 enum Word {
     Tape(Tape),
-    /// All that was told before is to be on the disk.
+    /// All that was told before must be brought to the disk.
     Sync(Sender<()>),
     End,
 }
@@ -86,7 +86,7 @@ struct Kept {
     closed: UnixMillis,
     /// Changes whenever there is more to read.
     version: u64,
-    /// Clients that want to know what has changed, and whom nobody has looked at yet.
+    /// Clients that want to know what has changed, and have not been looked at yet.
     asked: Vec<ChangesRequest>,
     /// It can be written no more, or the process ends.
     is_over: bool,
@@ -184,7 +184,7 @@ impl Site {
         (kept.closed >= UnixMillis(0)).then(|| (first, kept.closed.max(first)))
     }
 
-    /// Readers are to look again.
+    /// Readers must look again.
     fn note_news(&self) {
         lock(&self.kept).version += 1;
         self.changed.notify_all();

@@ -147,7 +147,7 @@ impl Storage {
         self.journal.write_or_announce(may_sync, called)
     }
 
-    /// The journal is to write what has been handed in.
+    /// The journal must write what has been handed in.
     pub fn announce(&self) {
         self.journal.announce_appends();
     }
@@ -172,12 +172,12 @@ impl Storage {
         self.reads.read(span);
     }
 
-    /// Entries of a group behind `index` are to be kept for members that lack them.
+    /// Entries of a group behind `index` must be kept for members that lack them.
     pub fn keep_log(&self, group: GroupId, index: u64) {
         self.journal.hold(group.0, index);
     }
 
-    /// A group is so far: what the archive is to be told.
+    /// Tells the archive how far a group is.
     pub fn archive(&self, news: ArchiveNews) {
         if let Some(archive) = &self.archive {
             archive.tell(news);

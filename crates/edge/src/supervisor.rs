@@ -1,7 +1,7 @@
 //! What a supervisor such as systemd is told: that the server serves, that it lives, that it stops.
 //!
 //! The protocol is that of sd_notify(3): datagrams with `NAME=value` lines to the socket that `NOTIFY_SOCKET` names.
-//! Without that variable nothing is sent. Who is not heard loses nothing, so failures are not told.
+//! Without that variable nothing is sent. A message that is not heard does no harm, so failures are not told.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;

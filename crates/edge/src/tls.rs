@@ -1,10 +1,10 @@
-//! TLS: with which certificate, whose certificates are taken, and in which versions.
+//! TLS: which certificate is shown, which authorities' certificates are taken, and in which versions.
 //!
 //! `rustls` speaks the protocol and touches no socket; [`TlsStream`] stands between it and one. What is configured is
 //! made into a [`Security`] once, and used by every connection that begins later.
 //!
 //! Certificates are verified up to an authority, and not for a name: nodes and clients find one another by addresses
-//! that change hands, and whom an authority signs is the operator's choice. So do Redis and redis-cli.
+//! that change hands, and which certificates an authority signs is the operator's choice. So do Redis and redis-cli.
 
 mod line;
 mod stream;
@@ -92,11 +92,11 @@ pub struct Credentials {
     pub authority: Arc<Authority>,
     /// This node.
     pub node: u64,
-    /// The cluster that this one was recovered from, whose nodes are told so.
+    /// The cluster that this one was recovered from. Its nodes are told so.
     pub former: Option<Former>,
 }
 
-/// What is to secure links between nodes.
+/// What secures links between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkMode {
     /// Nothing: `tls-cluster no`.
@@ -120,7 +120,7 @@ impl LinkMode {
         }
     }
 
-    /// True if the cluster's own authority is to be used, where there is one.
+    /// True if the cluster's own authority is used, where there is one.
     pub fn is_own(self) -> bool {
         matches!(self, Self::Own | Self::OwnIfThere)
     }
@@ -216,7 +216,7 @@ pub fn is_of_node(certificate: &CertificateDer<'_>, node: u64) -> bool {
 #[derive(Clone)]
 pub struct ClientSecurity(Arc<ClientConfig>);
 
-/// A connection to a server whose reads and writes wait.
+/// A connection to a server with reads and writes that wait.
 pub type SecureStream = StreamOwned<ClientConnection, TcpStream>;
 
 /// A parameter that cannot be carried out.
@@ -240,7 +240,7 @@ fn unfit(name: &'static str) -> impl FnOnce(String) -> Unfit {
 
 impl Security {
     /// What the parameters ask for, with the files they name as they are now, and this node's credentials in a cluster
-    /// with an authority of its own. Nothing, if neither clients nor nodes are to use TLS.
+    /// with an authority of its own. Nothing, if neither clients nor nodes use TLS.
     ///
     /// # Errors
     /// The first parameter that cannot be carried out.
@@ -322,7 +322,7 @@ impl Common {
     fn authorities(&self) -> Result<&Authorities, Unfit> {
         self.authorities.as_ref().ok_or_else(|| Unfit {
             name: "tls-ca-cert-file",
-            cause: "this or tls-ca-cert-dir is needed to know whose certificates are good, for clients (unless \
+            cause: "this or tls-ca-cert-dir must name the authorities to trust, for clients (unless \
                     tls-auth-clients is no) and between nodes"
                 .to_owned(),
         })
@@ -375,7 +375,7 @@ fn unusable(error: &Error) -> String {
     }
 }
 
-/// Whose certificates are good.
+/// Authorities to trust.
 #[derive(Clone)]
 struct Authorities(Arc<RootCertStore>);
 
@@ -461,14 +461,14 @@ fn told(path: &Path, error: &pem::Error) -> String {
     }
 }
 
-/// The suites that are to be spoken, best first.
+/// The suites to speak, best first.
 fn provider(settings: &Settings) -> Result<CryptoProvider, Unfit> {
     let mut suites = choose(settings.get("tls-ciphersuites"), CIPHERSUITES).map_err(unfit("tls-ciphersuites"))?;
     suites.extend(choose(settings.get("tls-ciphers"), CIPHERS).map_err(unfit("tls-ciphers"))?);
     Ok(CryptoProvider { cipher_suites: suites, ..ring::default_provider() })
 }
 
-/// Those of `known` that a list in OpenSSL's form names: names, `DEFAULT`, and with `!` what is to be left out.
+/// Those of `known` that a list in OpenSSL's form names: names, `DEFAULT`, and with `!` what to leave out.
 fn choose(list: &str, known: &[(&str, SupportedCipherSuite)]) -> Result<Vec<SupportedCipherSuite>, String> {
     let mut chosen: Vec<(&str, SupportedCipherSuite)> = Vec::new();
     let words = list.split([':', ',', ' ']).filter(|word| !word.is_empty());
@@ -516,9 +516,9 @@ const ANYBODY: &str = "node";
 #[derive(Debug)]
 struct SignedBy {
     roots: Option<Arc<RootCertStore>>,
-    /// Fingerprint of the authority, where nothing else is known of it: its certificate is to be shown as well.
+    /// Fingerprint of the authority, where nothing else is known of it: its certificate must be shown as well.
     pin: Option<[u8; 32]>,
-    /// Whom the other end is told that it trusts.
+    /// The authorities that the other end is told that it trusts.
     told: Vec<DistinguishedName>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -529,7 +529,7 @@ impl SignedBy {
         Self { roots, pin: None, told: Vec::new(), algorithms: provider.signature_verification_algorithms }
     }
 
-    /// The same; the other end is told whom it is to be signed by.
+    /// The same; the other end is told which authorities must sign its certificate.
     fn who_says_so(self) -> Self {
         let told = self.roots.as_ref().map_or_else(Vec::new, |roots| roots.subjects());
         Self { told, ..self }
@@ -595,7 +595,7 @@ impl ServerCertVerifier for SignedBy {
     }
 }
 
-/// Whom a client of the command line trusts, and who it is: redis-cli's options.
+/// Which servers a client of the command line trusts, and who it is: redis-cli's options.
 #[derive(Clone, Debug, Default)]
 pub struct ClientOptions {
     /// File of authorities.

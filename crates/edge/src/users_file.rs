@@ -34,7 +34,7 @@ pub fn carry_out(path: &str, step: UsersFile) -> io::Result<Vec<u8>> {
             text.into_bytes()
         }
     };
-    // Who might read the file may do so, and if there was none its owner alone: there may be passwords in it.
+    // Those that could read the file still can, and if there was none only its owner can: there may be passwords in it.
     let mode = fs::metadata(path).map_or(OWNER_ONLY, |before| before.permissions().mode() & 0o777);
     let beside = path.with_extension(format!("tmp-{}", std::process::id()));
     let written = write_through(&beside, &text, mode).and_then(|()| fs::rename(&beside, path));

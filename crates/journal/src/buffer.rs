@@ -1,4 +1,4 @@
-//! One reused buffer whose address is a multiple of the block size, so that a host can write it past the page cache.
+//! One reused buffer, aligned to the block size, so that a host can write it past the page cache.
 
 use crate::disk::BLOCK_BYTES;
 

@@ -19,7 +19,7 @@ pub enum Fault {
     },
     /// There is no room. Nothing was written; the same call may be made again later.
     Full {
-        /// The file that was to be made.
+        /// The file that should have been made.
         file: String,
         /// Bytes it needs.
         bytes: u64,

@@ -8,7 +8,7 @@ use crate::layout::{FORMAT_VERSION, IDENTITY_FILE};
 /// Format of the file above level 1: versions that know nothing of levels refuse the directory by it.
 const LEVELLED_VERSION: u32 = 2;
 
-/// Whose directory it is, and what can never change in it, but for the level, which rises.
+/// Which node a directory belongs to, and what can never change in it. Only the level may rise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Random; different for every directory ever made. Part of every checksum, so that nothing from elsewhere

@@ -26,8 +26,8 @@ use crate::recovery::{Behind, Next, Replay, Stop, Tail, Verdict, judge, judge_ta
 use crate::tail::{Found, TailMark};
 use crate::types::{Append, CheckpointMark, Options, Recovered, RecoveredGroup, is_nobody};
 
-/// A record whose body is larger is checksummed first and written piece by piece, so that a huge value is not copied
-/// as a whole.
+/// A record with a larger body is checksummed first and written piece by piece, so that a huge value is not copied as a
+/// whole.
 const WHOLE_BODY_BYTES_MAX: u64 = 4 << 20;
 
 /// Size of such a piece.
@@ -291,9 +291,9 @@ impl<D: Disk> Journal<D> {
             file.sync(&disk)?;
         }
         // What was read may have been in the page cache only, and to sync it is not enough: after a flush that failed
-        // the system calls pages clean that never reached the disk, and goes on showing them. It is acted upon from now
-        // on, so it is written once more. The segment before counts too: the process may have ended between writing its
-        // `End` and syncing it.
+        // the system calls pages clean that never reached the disk, and goes on showing them. From now on this content
+        // is relied on, so it is written once more. The segment before counts too: the process may have ended between
+        // writing its `End` and syncing it.
         if let Some((name, bytes, stop)) = &previous {
             let file = disk.open(name).map_err(Fault::io("open", name))?;
             write_again(&disk, &file, name, bytes, stop)?;
@@ -416,14 +416,14 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// What is to be synced of the segment being written, for another thread to do while this one writes on. None if
-    /// all is durable.
+    /// What must be synced of the segment being written, for another thread to do while this one writes on. None if all
+    /// is durable.
     pub fn begin_sync(&self) -> Option<Syncing> {
         let Self { sequence, end, content_end, .. } = *self;
         (self.synced < end).then_some(Syncing { sequence, end, content_end })
     }
 
-    /// What was to be synced is durable: [`Syncing::run`] has returned.
+    /// What had to be synced is durable: [`Syncing::run`] has returned.
     ///
     /// # Errors
     /// Any error of the disk.
@@ -450,8 +450,8 @@ impl<D: Disk> Journal<D> {
         file.sync(&self.disk)
     }
 
-    /// What the log holds is less than what was promised, and the others are to make good for it: every start is told
-    /// so until [`settle`](Self::settle). For a directory that is made in the place of one that is damaged.
+    /// What the log holds is less than what was promised, and the others must make up for it: every start is told so
+    /// until [`settle`](Self::settle). For a directory that replaces one that is damaged.
     ///
     /// # Errors
     /// Any error of the disk; [`Fault::Full`] if there is no room for the mark that says so.
@@ -730,7 +730,7 @@ impl<D: Disk> Journal<D> {
         self.groups.get(&group).map_or(0, |standing| standing.last_index)
     }
 
-    /// The group whose lack of a newer checkpoint keeps the oldest segment from being freed: the one to write a
+    /// The group that lacks a newer checkpoint and so keeps the oldest segment from being freed: the one to write a
     /// checkpoint of first.
     pub fn pinning_group(&self) -> Option<u32> {
         let oldest = self.full.iter().find(|segment| !self.is_covered(segment))?;
@@ -1498,8 +1498,8 @@ fn archive_holds(options: &Options, identity: &Identity) -> BTreeMap<u32, u64> {
     (0..identity.group_count).filter(|_| options.is_archived).map(|group| (group, 0)).collect()
 }
 
-/// Passes over the oldest segments all of whose entries are in checkpoints: they were kept for others, and the log is
-/// whole without them. Returns them.
+/// Passes over the oldest segments that hold only entries covered by checkpoints: they were kept for others, and the
+/// log is whole without them. Returns them.
 fn pass_covered<D: Disk>(
     disk: &D,
     identity: &Identity,

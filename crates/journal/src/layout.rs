@@ -37,7 +37,7 @@ pub fn checkpoint_file(group: u32, index: u64) -> String {
     format!("checkpoint-{group:05}-{index:016x}")
 }
 
-/// The group whose checkpoint a file is, by its name.
+/// The group that a checkpoint file belongs to, by the file's name.
 pub fn group_of_checkpoint(name: &str) -> Option<u32> {
     match classify(name) {
         FileKind::Checkpoint { group, .. } => Some(group),
@@ -118,7 +118,7 @@ pub fn is_foreign_file(name: &str) -> bool {
     classify(name) == FileKind::Unknown
 }
 
-/// True for a file that belongs to the node whose directory it is in, and not to the directory.
+/// True for a file that belongs to the node, and not to the directory that the node uses.
 pub fn is_own_file(name: &str) -> bool {
     !matches!(classify(name), FileKind::Ignored | FileKind::Unknown)
 }

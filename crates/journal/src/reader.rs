@@ -18,7 +18,7 @@ use crate::types::CheckpointMark;
 /// How much is read from the disk at a time.
 const WINDOW_BYTES: usize = 1 << 20;
 
-/// Places that are remembered, so that who reads on need not look for it.
+/// Places that are remembered, so that a reader that reads on need not look for them.
 const PLACES_MAX: usize = 256;
 
 /// Where the entries of a log are: see [`Journal::map`](crate::Journal::map).
@@ -37,7 +37,7 @@ pub struct LogMap {
 /// Which entries are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Whose.
+    /// The group of the log.
     pub group: u32,
     /// Index of the first.
     pub first: u64,
@@ -133,8 +133,8 @@ impl<D: Disk> LogReader<D> {
                     entries.push(Entry { data: Bytes::copy_from_slice(&entry.data), ..entry });
                 }
             }
-            // Who reads on begins in this record, if it goes on behind the span. Before the span's end it tells nothing
-            // to find later entries in it: they have been replaced.
+            // A reader that reads on begins in this record, if it goes on behind the span. Before the span's end it
+            // tells nothing to find later entries in it: they have been replaced.
             let is_done = next > span.last;
             if !(is_done && has_more) {
                 offset += record_bytes(header.body_bytes.into());
@@ -148,8 +148,8 @@ impl<D: Disk> LogReader<D> {
     }
 
     /// The terms of a group's entries from `first` on, as the log has them last: each with the index from which it
-    /// counts. Who knows that entries are committed, and not in which terms, learns it here; the whole log from there
-    /// on is read.
+    /// counts. A caller that knows that entries are committed, but not in which terms, learns it here; the whole log
+    /// from there on is read.
     ///
     /// # Errors
     /// If the log does not hold the first of them any more, or the disk fails.

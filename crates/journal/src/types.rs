@@ -11,7 +11,7 @@ use crate::layout::SEGMENT_BYTES_DEFAULT;
 /// What one group wants written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Append {
-    /// Whose log.
+    /// The group of the log.
     pub group: u32,
     /// The caller's number for it; the journal does not look at it.
     pub ticket: u64,
@@ -68,9 +68,9 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Bytes of segments that are kept only because somebody [holds](crate::Journal::hold) them.
     pub held_bytes_max: u64,
-    /// Whether others know what a directory may lack of its groups, as far as they could be read. Then a log whose last
-    /// record is lost is opened all the same, and [`Recovered::tail_in_question`] says so. Otherwise that is refused if
-    /// the record is known to have been synced.
+    /// Whether others know what a directory may lack of its groups, as far as they could be read. If so, a log that has
+    /// lost its last record is opened all the same, and [`Recovered::tail_in_question`] says so. Otherwise that is
+    /// refused if the record is known to have been synced.
     pub has_peers: fn(&Identity, &[&RecoveredGroup]) -> bool,
     /// Segments that are only kept for others stay when a directory is opened, as far as `held_bytes_max` goes: an
     /// archive may lack them. See [`hold_for_archive`](crate::Journal::hold_for_archive).

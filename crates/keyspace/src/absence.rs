@@ -151,7 +151,7 @@ mod tests {
         // The taker's keys are from a checkpoint.
         let (mut giver, mut taker) = (Absences::new(), Absences::since(50));
         giver.note(at(7), 5);
-        // What happens to others at the taker, whose numbers are higher, says nothing of the slot that comes.
+        // What happens to other keys at the taker has higher numbers and says nothing of the slot that comes.
         taker.note(Place { slot: 9, hash: 8 + NOTES as u64 }, 90);
         taker.note(Place { slot: 9, hash: 8 }, 91);
         taker.arrive(Slot(3), 100, giver.gone_from(Slot(3)));

@@ -485,7 +485,7 @@ impl Keyspace {
     }
 }
 
-/// A large value whose parts are coming in.
+/// A large value that is coming in, part by part.
 pub(crate) struct Restoring {
     head: KeyHead<Vec<u8>>,
     /// Of the whole: bytes, or elements.

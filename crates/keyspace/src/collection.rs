@@ -245,7 +245,7 @@ impl Glimpse<'_> {
     }
 }
 
-/// Elements whose texts are fetched side by side when many are read.
+/// How many elements have their texts fetched side by side when many are read.
 const NEAR_COUNT: usize = 16;
 
 /// Writes elements one behind the other with `put`, until `out` has `end` bytes or there are no more. Answers how many.
@@ -553,7 +553,7 @@ impl Default for Limits {
 }
 
 /// A collection that is being changed: one that a record keeps, or one in the making, which is stored when it has got
-/// elements. What a change finds as it should be it leaves alone; then nothing has changed.
+/// elements. A change that finds something as it should be leaves it alone; then nothing has changed.
 pub(crate) struct Cell<'a> {
     home: Home<'a>,
     limits: &'a Limits,
@@ -714,7 +714,7 @@ pub(crate) fn write_large_head(out: &mut Vec<u8>, collection: &Collection) {
     packed::put_number(out, collection.len() as u64);
 }
 
-/// Reads what [`write_large_head`] wrote: a collection without elements, and how many it is to have.
+/// Reads what [`write_large_head`] wrote: a collection without elements, and how many it will have.
 pub(crate) fn read_large_head(tag: u8, count: u64) -> Option<(Collection, usize)> {
     let collection = Collection::new(tag.checked_sub(IS_LARGE)?)?;
     Some((collection, usize::try_from(count).ok().filter(|&count| count > 0)?))

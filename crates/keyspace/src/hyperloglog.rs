@@ -229,7 +229,7 @@ impl Run {
         })
     }
 
-    /// Appends the shortest run of this kind; nothing if it is to have no registers.
+    /// Appends the shortest run of this kind; nothing if it would have no registers.
     fn put(value: u8, len: usize, out: &mut Vec<u8>) {
         match (value, len) {
             (_, 0) => {}

@@ -1,4 +1,4 @@
-//! JSON documents: trees whose nodes are shared until they change.
+//! JSON documents: trees with nodes that are shared until they change.
 //!
 //! Arrays and objects lie behind reference counts, so that a checkpoint, a copy of a key, or a value that is set in
 //! several places takes hold of a part at no cost; a change copies the nodes on its way, and only those that somebody

@@ -142,7 +142,7 @@ impl Keeper {
         !self.debris.is_empty()
     }
 
-    /// Values that are still to be freed.
+    /// Values that are not freed yet.
     pub(crate) fn debris_count(&self) -> usize {
         self.debris.len()
     }

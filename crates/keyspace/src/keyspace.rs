@@ -24,7 +24,7 @@ use crate::{DataCommand, Moment, Policy, collection};
 /// Digests of different keyspaces must be comparable.
 const DIGEST_SEED: u64 = 0x686F_6C64_6661_7374;
 
-/// Tells what a watch remembers of a hash of which a field is to expire from a version, which is far below.
+/// Tells what a watch remembers of a hash with a field that will expire from a version, which is far below.
 const EXPIRING_FIELDS: u64 = 1 << 62;
 /// What tells apart what watches remember.
 const WATCH_MARKS: u64 = EXPIRING_FIELDS | 1 << 63;
@@ -378,7 +378,7 @@ impl Keyspace {
         self.view(database, moment).peek(key).map_or(0, |entry| entry.version())
     }
 
-    /// What is to be known of a key before a command runs, for readers that do not expire by our moments.
+    /// The state of a key before a command runs, for readers that do not expire keys by our moments.
     pub fn standing(&self, database: u16, key: &[u8], moment: Moment) -> Standing {
         let Some(record) = self.databases[usize::from(database)].find(self.place(key), key) else {
             return Standing::Absent;
@@ -392,7 +392,7 @@ impl Keyspace {
         }
     }
 
-    /// What a WATCH remembers of a key that exists: its version and, if a field of it is to expire, when the next one
+    /// What a WATCH remembers of a key that exists: its version and, if a field of it will expire, when the next one
     /// does, mixed; 0 if it does not exist at `moment`. Different if the key has changed, or a field has expired.
     pub fn watched_version(&self, database: u16, key: &[u8], moment: Moment) -> u64 {
         let Some(entry) = self.view(database, moment).peek(key) else { return 0 };
@@ -478,7 +478,7 @@ impl Keyspace {
         self.tuning
     }
 
-    /// What is to be noted of what happens to keys; at first nothing is.
+    /// Which changes to keys to note; at first none are.
     pub fn listen(&mut self, classes: Classes) {
         self.notices.wanted = classes;
     }
@@ -542,8 +542,8 @@ impl Keyspace {
         UnixMillis(self.latest)
     }
 
-    /// Does up to `budget` units of physical work: removes keys whose deadline is not after `moment`, frees what has
-    /// been flushed, and large values that are gone. A unit is about one key. True if there is more to do at once.
+    /// Does up to `budget` units of physical work: removes keys with a deadline not after `moment`, frees what has been
+    /// flushed, and large values that are gone. A unit is about one key. True if there is more to do at once.
     ///
     /// `moment` must be that of an applied entry: then nobody can ask for a key that this removes.
     pub fn collect(&mut self, moment: Moment, budget: usize) -> bool {
@@ -658,8 +658,8 @@ impl Keyspace {
 
     /// Chance for a change that takes some of what a key has `len` of.
     ///
-    /// What a script changes is changed twice: first on copies, whose answers the script gets, and then by its entry.
-    /// Both must take the same, in keyspaces that have seen different numbers of changes until then.
+    /// What a script changes is changed twice: first on copies, which give the script its answers, and then by its
+    /// entry. Both must take the same, in keyspaces that have seen different numbers of changes until then.
     pub(crate) fn prng_to_take(moment: Moment, key: &[u8], len: usize) -> Prng {
         let mut seed = moment.seed ^ (len as u64) << 32 ^ key.len() as u64;
         for part in key.chunks(8) {

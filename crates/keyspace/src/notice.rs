@@ -34,12 +34,12 @@ pub enum Class {
     Stream = 1 << 8,
     /// `d`: what modules report, and here commands on documents, which there are a module's.
     Module = 1 << 9,
-    /// `n`: a key has been created. Noticed by who runs the command, from the versions of its keys.
+    /// `n`: a key has been created. Noticed by the code that runs the command, from the versions of its keys.
     New = 1 << 10,
-    /// `m`: a key that does not exist was read. Noticed by who runs the command.
+    /// `m`: a key that does not exist was read. Noticed by the code that runs the command.
     Miss = 1 << 11,
     /// Not for those who listen, but for caches of clients: a key has been given another value or deadline, or was
-    /// removed. Noticed by who runs the command.
+    /// removed. Noticed by the code that runs the command.
     Changed = 1 << 12,
     /// Nor this, but for replicas of other kinds: a key, or fields of it, were removed because their time had come.
     Gone = 1 << 13,

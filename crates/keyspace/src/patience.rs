@@ -1,7 +1,7 @@
 //! How long a request is willing to wait for data.
 //!
-//! A command that can wait is executed like any other: it answers null if there is nothing for it. Whether its client
-//! then waits, and for how long, is said by its words, and is the business of who runs the command.
+//! A command that can wait is executed like any other: it answers null if there is nothing for it. Its words say
+//! whether its client then waits, and for how long; the code that runs the command sees to that.
 
 use command::{Flag, Refusal};
 use resp::Args;
@@ -17,7 +17,7 @@ pub enum Patience {
     None,
     /// For so many milliseconds.
     Millis(u64),
-    /// For ever.
+    /// Without limit.
     Endless,
 }
 
@@ -61,7 +61,7 @@ fn patience_at(place: &Place, args: Args<'_>) -> Result<Patience, Refusal> {
         Place::Block => return block_option(args),
     };
     let seconds = double::parse(word).ok_or_else(|| Refusal::new("ERR timeout is not a float or out of range"))?;
-    // Redis rounds up, so that a very short time is not for ever.
+    // Redis rounds up, so that a very short time does not become 0, which means no limit.
     let millis = (seconds * 1000.0).ceil();
     if millis >= i64::MAX as f64 {
         return Err(Refusal::new("ERR timeout is out of range"));

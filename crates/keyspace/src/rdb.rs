@@ -43,7 +43,7 @@ const VERSION_OF_RELEASED: u16 = 14;
 /// none: what is of a kind that is known can be read, whatever the version.
 const VERSION_READABLE_MAX: u16 = 15;
 
-/// The version that Valkey has counted from since 9.0, likewise; it means another kind by one of the numbers.
+/// The same for Valkey, which has counted from this version since 9.0. One of the numbers means another kind there.
 const VERSION_OF_VALKEY: u16 = 80;
 
 /// Bytes of the version and the checksum behind a dumped value.
@@ -311,7 +311,7 @@ pub fn write_text(out: &mut Vec<u8>, bytes: &[u8]) {
     write_string(out, bytes, Compression::Lzf);
 }
 
-/// For whom a file is written.
+/// The reader that a file is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// Redis from 7.0 on, and Valkey: what DUMP gives.

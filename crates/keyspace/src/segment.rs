@@ -44,7 +44,7 @@ fn inner(hash: u64) -> u64 {
     hash.rotate_left(32)
 }
 
-/// Keys of one slot whose hashes begin with the same `depth` bits.
+/// Keys of one slot with hashes that begin with the same `depth` bits.
 #[derive(Default)]
 pub(crate) struct Segment {
     records: HashTable<Record>,
@@ -67,7 +67,7 @@ impl Segment {
         self.records.find(inner(hash), |record| record.key() == key)
     }
 
-    /// The first record whose place says that its hash may be this one.
+    /// The first record in a place that says that the record's hash may be this one.
     #[inline]
     pub(crate) fn candidate(&self, hash: u64) -> Option<&Record> {
         self.records.find(inner(hash), |_| true)
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn keys_of_one_hash_do_not_blow_up_the_directory() {
-        // The directory is asked to split on a hash whose keys all fall on one side.
+        // The directory is asked to split on a hash that puts all keys on one side.
         let hasher = KeyHasher::new(7);
         let mut slot = Slot::new();
         let mut candidates = 0u64..;

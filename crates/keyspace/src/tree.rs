@@ -1,4 +1,4 @@
-//! A sequence that knows every element's rank: a counted B+ tree whose nodes are shared until they change.
+//! A sequence that knows every element's rank: a counted B+ tree with nodes that are shared until they change.
 //!
 //! Large collections are built on it. What it gives them:
 //!
@@ -34,8 +34,8 @@ const CHILDREN_MAX: usize = 64;
 
 /// What a [`Tree`] holds.
 pub(crate) trait Element: Clone {
-    /// What branches remember of an element to steer a search: a prefix, as it were, of what orders the elements. Those
-    /// whose keys are equal may differ.
+    /// What branches remember of an element to steer a search: a prefix, as it were, of what orders the elements.
+    /// Different elements may have equal keys.
     type Key: Copy;
 
     /// This element's.
@@ -54,15 +54,15 @@ pub(crate) trait Sought<T: Element> {
     /// How an element stands to the one sought. If it is never `Equal`, a bound is sought.
     fn exact(&self, element: &T) -> Ordering;
 
-    /// Where it probably lies among `len` elements whose keys run from `first` to `last`, if keys are spread in a known
-    /// way.
+    /// Where it probably lies among `len` elements with keys that run from `first` to `last`, if keys are spread in a
+    /// known way.
     #[inline]
     fn guess(&self, _first: T::Key, _last: T::Key, _len: usize) -> Option<usize> {
         None
     }
 }
 
-/// What is sought as [`Sought::near`] and [`Sought::exact`] tell, of whose place nothing is known.
+/// An element sought by [`Sought::near`] and [`Sought::exact`] alone: nothing is known of its place.
 struct By<N, E>(N, E);
 
 impl<T: Element, N: Fn(T::Key) -> Ordering, E: Fn(&T) -> Ordering> Sought<T> for By<N, E> {
@@ -212,7 +212,7 @@ impl<T: Element, S: Sought<T>> Route<Vec<T>> for To<'_, S> {
     }
 }
 
-/// Leaves in a sequence, each of whose elements has its rank.
+/// Leaves in a sequence. Each of their elements has its rank.
 #[derive(Clone)]
 pub(crate) struct Rope<L: Leaf> {
     root: Option<Child<L>>,
@@ -321,7 +321,7 @@ impl<L: Leaf> Rope<L> {
         }
     }
 
-    /// Changes the leaf in which the element of this rank is, or in which an element that is to get it belongs; the
+    /// Changes the leaf in which the element of this rank is, or the leaf that an element of this rank belongs in; the
     /// element's place in the leaf is told. `change` returns, beside its result, by how much [`Leaf::bytes`] has grown;
     /// it may add, alter and remove elements as long as their order holds.
     ///

@@ -115,7 +115,7 @@ pub fn level(entry: &[u8]) -> Level {
     entry.first().map_or(Level::FIRST, |first| Level(first & !(ON_DISK | IN_MEMORY)))
 }
 
-/// How durable an entry is to be before it counts.
+/// How durable an entry must be before it counts.
 pub fn durability(entry: &[u8]) -> Durability {
     match entry.first().map(|version| version & (ON_DISK | IN_MEMORY)) {
         Some(ON_DISK) => Durability::Disk,
@@ -182,8 +182,8 @@ pub struct Taken {
     pub unix: UnixMillis,
     /// The keys, as `Keyspace::export_slot` gave them.
     pub records: Vec<u8>,
-    /// What requests with an id were answered there whose first key is in the slot, as [`put_answered`] lays them out;
-    /// with the moment at which each is forgotten.
+    /// Replies to requests with an id and a first key in the slot, as [`put_answered`] lays them out, with the moment
+    /// at which each is forgotten.
     pub answered: Vec<u8>,
 }
 
@@ -194,7 +194,7 @@ pub struct RequestId {
     pub slot: Slot,
     /// The id.
     pub id: Vec<u8>,
-    /// Of the words and all else that makes the request what it is.
+    /// Of the words and everything else that makes the request what it is.
     pub digest: u64,
 }
 
@@ -303,7 +303,7 @@ pub enum Item<'a> {
         /// Who; `None` for anyone who does.
         node: Option<NodeId>,
     },
-    /// What is to be known of a node of the cluster.
+    /// What the others must know of a node of the cluster.
     Enlist {
         /// Which.
         node: NodeId,
@@ -321,7 +321,7 @@ pub enum Item<'a> {
     Libraries(Change),
     /// A gateway has asked for something of a slot that another group holds: tell it so.
     Moved(Slot),
-    /// A group is to hold these slots, from the first to the last.
+    /// A group must hold these slots, from the first to the last.
     Want {
         /// First and last.
         slots: (Slot, Slot),
@@ -330,7 +330,7 @@ pub enum Item<'a> {
     },
     /// Set parameters of the cluster.
     Configure(Pairs),
-    /// Which nodes are to hold a group.
+    /// Which nodes must hold a group.
     Place {
         /// Which group.
         group: GroupId,
@@ -452,7 +452,7 @@ pub struct Builder {
     payload: Vec<u8>,
     source: Option<Claimed>,
     durability: Durability,
-    /// It says who is to hold what.
+    /// It says which group or node must hold what.
     must_be_kept: bool,
     level: Level,
 }
@@ -510,14 +510,14 @@ impl Builder {
         leb128::put(&mut self.payload, claimed.number - base);
     }
 
-    /// How durable the entry is to be before it counts, unless [it must be kept](Self::must_be_kept).
+    /// How durable the entry must be before it counts, unless [it must be kept](Self::must_be_kept).
     pub fn set_durability(&mut self, durability: Durability) {
         self.durability = durability;
     }
 
-    /// The entry is to be on disk before it counts, whatever is enough for clients: it says which group holds what.
-    /// Groups lose the ends of their logs apart from one another (a power cut under `appendfsync no`), and would not
-    /// agree on that any more.
+    /// The entry must be on disk before it counts, whatever is enough for clients: it says which group holds what.
+    /// Groups lose the ends of their logs independently of each other (a power cut under `appendfsync no`), and would
+    /// then disagree about that.
     pub fn must_be_kept(&mut self) {
         self.must_be_kept = true;
     }
@@ -557,7 +557,7 @@ impl Builder {
         put_words(&mut self.payload, database, args);
     }
 
-    /// Adds a command whose words [`put_words`] has already laid out.
+    /// Adds a command that [`put_words`] has already laid out.
     pub fn packed_command(&mut self, protocol: Protocol, words: &[u8]) {
         self.payload.extend_from_slice(&[COMMAND, protocol_flag(protocol)]);
         self.payload.extend_from_slice(words);
@@ -630,14 +630,14 @@ impl Builder {
         put_bytes(&mut self.payload, &bytes);
     }
 
-    /// Adds what is to be known of a node.
+    /// Adds what the others must know of a node.
     pub fn enlist(&mut self, node: NodeId, member: &Member) {
         self.payload.push(ENLIST);
         leb128::put(&mut self.payload, node.0);
         member.known_at(self.level).put(&mut self.payload);
     }
 
-    /// Adds who is to lead a group.
+    /// Adds which node should lead a group.
     pub fn prefer(&mut self, group: GroupId, node: Option<NodeId>) {
         self.payload.push(PREFER);
         leb128::put(&mut self.payload, u64::from(group.0));
@@ -664,7 +664,7 @@ impl Builder {
         leb128::put(&mut self.payload, u64::from(slot.0));
     }
 
-    /// Adds who is to hold some slots.
+    /// Adds which group must hold some slots.
     pub fn want(&mut self, (first, last): (Slot, Slot), group: GroupId) {
         self.must_be_kept();
         self.payload.push(WANT);
@@ -673,7 +673,7 @@ impl Builder {
         leb128::put(&mut self.payload, u64::from(group.0));
     }
 
-    /// Adds which nodes are to hold a group; none for all.
+    /// Adds which nodes must hold a group; none for all.
     pub fn place(&mut self, group: GroupId, nodes: &BTreeSet<u64>) {
         self.must_be_kept();
         self.payload.push(PLACE);

@@ -27,7 +27,7 @@ pub struct GatewayId {
     pub core: CoreId,
 }
 
-/// A transaction, unique for ever.
+/// A transaction. Its id is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionId {
     /// Who drives it.

@@ -13,7 +13,7 @@ use stdx::leb128;
 
 use crate::entry::{Reader, put_bytes, take_bytes};
 
-/// The group whose log holds the libraries.
+/// The group that keeps the libraries in its log.
 pub const HOME: u32 = 0;
 
 /// All libraries at one time.

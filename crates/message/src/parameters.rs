@@ -7,7 +7,7 @@ use stdx::leb128;
 
 use crate::entry::{Reader, put_bytes, take_bytes};
 
-/// The group whose log holds the parameters.
+/// The group that keeps the parameters in its log.
 pub const HOME: u32 = 0;
 
 /// All parameters of the cluster that have ever been set.
@@ -21,8 +21,7 @@ pub struct Parameters {
 /// What is refused when something else has been said of a user meanwhile.
 pub const USERS_CHANGED: &str = "TRYAGAIN The users were changed through another node at the same time";
 
-/// Before the name of a user: its rules as they are to be, or nothing if there is to be no such user. No parameter has
-/// such a name.
+/// Before the name of a user: the user's rules, or nothing if there must be no such user. No parameter has such a name.
 const USER: &str = "user:";
 
 /// Before the name of a user: what must have been said of it last, or the whole change is refused.
@@ -100,12 +99,12 @@ impl Parameters {
         true
     }
 
-    /// What has been said of a user: its rules. Nothing if nothing has been said, or that there is to be no such user.
+    /// The last rules set for a user. Empty if none were set, or if there must be no such user.
     pub fn said_of_user(&self, name: &[u8]) -> &str {
         self.values.get(&format!("{USER}{}", text_of(name))).map_or("", String::as_str)
     }
 
-    /// All users of whom something has been said, with their rules; without rules there is to be none of that name.
+    /// All users with an entry, and their rules. Empty rules mean that there must be no user of that name.
     pub fn users(&self) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
         let of_user = |(name, rules): (&String, &String)| Some((bytes_of(name.strip_prefix(USER)?), bytes_of(rules)));
         self.values.iter().filter_map(of_user)

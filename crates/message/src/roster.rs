@@ -17,9 +17,9 @@ pub struct Member {
     pub client_address: String,
     /// The failure domain that it is in (`zone`): a rack, a building. Empty if nobody has said so.
     pub zone: String,
-    /// It is to go: its groups find others for what it does, and then do without it.
+    /// It must go: its groups find others for what it does, and then do without it.
     pub is_leaving: bool,
-    /// It has been removed, for ever: no group has it any more.
+    /// It has been removed for good: no group has it any more.
     pub is_removed: bool,
 }
 
@@ -88,16 +88,16 @@ impl Member {
     }
 }
 
-/// All nodes that ever belonged to the cluster, and who is preferred to lead. Nodes that were removed stay listed, so
-/// that an old list never brings one of them back.
+/// All nodes that ever belonged to the cluster, and which are preferred to lead. Nodes that were removed stay listed,
+/// so that an old list never brings one of them back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
     members: BTreeMap<u64, Member>,
     /// By group.
     preferred: BTreeMap<u32, u64>,
-    /// Who is to hold which slots, by the first of them: the last, and the group.
+    /// Which group must hold which slots, by the first of them: the last, and the group.
     wanted: BTreeMap<u16, (u16, u32)>,
-    /// Which nodes are to hold a group, by group. One that is not named lives on all.
+    /// Which nodes must hold a group, by group. One that is not named lives on all.
     placed: BTreeMap<u32, BTreeSet<u64>>,
     /// Groups stay where they are, but for those of nodes that leave.
     is_balancing_off: bool,
@@ -117,16 +117,16 @@ pub const PLACED_NODES_MAX: usize = 64;
 /// In the number of members: preferred leaders follow.
 const PREFERS: u64 = 1 << 32;
 
-/// In the number of members: who is to hold which slots follows, behind preferred leaders.
+/// In the number of members: which groups must hold which slots follows, behind preferred leaders.
 const WANTS: u64 = 1 << 33;
 
-/// In the number of members: which nodes are to hold which groups follows, behind who is to hold which slots.
+/// In the number of members: which nodes must hold which groups follows, behind which groups must hold which slots.
 const PLACES: u64 = 1 << 34;
 
 /// In the number of members: groups stay where they are.
 const BALANCING_OFF: u64 = 1 << 35;
 
-/// In the number of members: groups that have been founded follow, behind which nodes are to hold which groups.
+/// In the number of members: groups that have been founded follow, behind which nodes must hold which groups.
 const FOUNDS: u64 = 1 << 36;
 
 /// In the number of members: groups that split off from others follow, behind groups that have been founded.
@@ -155,8 +155,7 @@ impl Roster {
         self.parents.clear();
     }
 
-    /// From now on this node is to lead the group whenever it can; `None`: whichever does. True if that changed
-    /// anything.
+    /// From now on this node leads the group whenever it can; `None`: any node may. True if that changed anything.
     pub fn prefer(&mut self, group: GroupId, node: Option<NodeId>) -> bool {
         let before = match node {
             Some(node) if self.is_going(node) => return false,
@@ -166,12 +165,12 @@ impl Roster {
         before != node.map(|node| node.0)
     }
 
-    /// Who is to lead a group, if somebody has said so.
+    /// The node that should lead a group, if somebody has said so.
     pub fn preferred(&self, group: GroupId) -> Option<NodeId> {
         self.preferred.get(&group.0).copied().map(NodeId)
     }
 
-    /// From now on this group is to hold these slots. True if that changed anything.
+    /// From now on this group must hold these slots. True if that changed anything.
     pub fn want(&mut self, (Slot(first), Slot(last)): (Slot, Slot), group: GroupId) -> bool {
         let before = std::mem::take(&mut self.wanted);
         for (from, (to, of)) in &before {
@@ -187,12 +186,12 @@ impl Roster {
         self.wanted != before
     }
 
-    /// Who is to hold which slots, as far as somebody has said so: first, last, group.
+    /// Which groups must hold which slots, as far as somebody has said so: first, last, group.
     pub fn wanted(&self) -> impl Iterator<Item = (u16, u16, GroupId)> {
         self.wanted.iter().map(|(first, (last, group))| (*first, *last, GroupId(*group)))
     }
 
-    /// From now on these nodes are to hold the group, and no others; nobody: all. True if that changed anything.
+    /// From now on these nodes must hold the group, and no others; nobody: all. True if that changed anything.
     pub fn place(&mut self, group: GroupId, nodes: BTreeSet<u64>) -> bool {
         if nodes.is_empty() {
             return self.placed.remove(&group.0).is_some();
@@ -201,12 +200,12 @@ impl Roster {
         before.as_ref() != self.placed.get(&group.0)
     }
 
-    /// The nodes that are to hold a group; `None`: all.
+    /// The nodes that must hold a group; `None`: all.
     pub fn placement(&self, group: GroupId) -> Option<&BTreeSet<u64>> {
         self.placed.get(&group.0)
     }
 
-    /// True if a node is to hold a group.
+    /// True if a node must hold a group.
     pub fn is_placed(&self, group: GroupId, node: NodeId) -> bool {
         self.placement(group).is_none_or(|nodes| nodes.contains(&node.0))
     }
@@ -293,7 +292,7 @@ impl Roster {
         self.all().filter(|(_, member)| !member.is_removed)
     }
 
-    /// The nodes that belong to the cluster and are to do so.
+    /// The nodes that belong to the cluster and will stay in it.
     pub fn staying(&self) -> impl Iterator<Item = NodeId> {
         self.present().filter(|(_, member)| !member.is_leaving).map(|(node, _)| node)
     }

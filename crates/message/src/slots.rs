@@ -1,9 +1,10 @@
 //! Which group holds which slot.
 //!
 //! At first slots are divided evenly, in order. Each move of a slot raises its *epoch*, and anyone who hears of two
-//! holders believes the later one. The truth about a slot is the state of the two groups that it moved between: the
-//! one knows that it has given it, and to whom, the other that it has taken it. Every core has a map of its own, learnt
-//! from the groups of its node, or from the answer of one that was asked for what it does not hold any more.
+//! holders believes the later one. The truth about a slot is the state of the two groups that it moved between: one
+//! knows that it has given the slot, and which group it gave it to; the other knows that it has taken it. Every core
+//! has a map of its own, learnt from the groups of its node, or from the answer of a group that was asked for a slot
+//! that it no longer holds.
 
 use std::collections::BTreeMap;
 

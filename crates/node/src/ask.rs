@@ -26,7 +26,7 @@ use crate::settings::Settings;
 use crate::slots::SlotMap;
 use crate::wire;
 
-/// A question whose answers are not complete.
+/// A question that still lacks answers.
 #[derive(Debug)]
 pub(crate) struct Pending {
     /// Of groups that were asked about all keys: the slots that they hold, summed up.
@@ -38,13 +38,13 @@ pub(crate) struct Pending {
     pub(crate) joining: Joining,
     pub(crate) words: Vec<u8>,
     pub(crate) answers: Vec<Option<Answer>>,
-    /// Parameters of the node that are to be set behind those of the cluster.
+    /// Parameters of the node, to be set behind those of the cluster.
     pub(crate) own: Pairs,
     /// What the cluster's parameters are then.
     pub(crate) version: u64,
-    /// Parameters of the cluster that are to be set.
+    /// Parameters of the cluster, to be set.
     pub(crate) shared: Pairs,
-    /// What is to be so of the cluster's users.
+    /// What must become so of the cluster's users.
     pub(crate) wish: Option<Wish>,
     /// How many users that has removed.
     pub(crate) removed_count: u64,
@@ -189,7 +189,7 @@ impl Core {
         }
     }
 
-    /// Puts a question to every group, wherever it is led.
+    /// Puts a question to every group, on the node that leads it.
     fn ask_groups(&mut self, id: u64, mut pending: Pending, question: Question, actions: &mut Vec<Action>) {
         let group_count = self.context.slots.group_count();
         let mut asked: Vec<(GroupId, RequestBody, Protocol, Vec<usize>)> = Vec::new();
@@ -264,8 +264,8 @@ impl Core {
         self.flush_relay(actions);
     }
 
-    /// DEBUG, and who asks for the keys of slots, looks at the replicas of its own node. They must have applied what
-    /// has been acknowledged by whatever node.
+    /// DEBUG, and questions for the keys of slots, look at the replicas of their own node. These must have applied what
+    /// any node has acknowledged.
     fn ask_where_leaders_are(&mut self, id: u64, mut pending: Pending, question: Question, actions: &mut Vec<Action>) {
         let group_count = self.context.slots.group_count();
         let of_slots = |first, last| (first..=last).map(|slot| self.context.slots.group_of_slot(Slot(slot)));
@@ -382,7 +382,8 @@ impl Core {
         }
     }
 
-    /// The answer to who has waited for too long until a replica here has what its leader had. It may be cut off since.
+    /// The answer to a client that has waited for too long until a replica here has what its leader had. It may be cut
+    /// off since.
     fn give_up(&self, deferred: &Deferred) -> Option<Answer> {
         let Question::At { places, .. } = &deferred.question else { return None };
         let is_behind =

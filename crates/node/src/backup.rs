@@ -60,8 +60,9 @@ enum Stage {
 }
 
 impl Backups {
-    /// True if no checkpoint may begin. One that a member waits for does not wait for who only wishes to make a backup,
-    /// and might for ever: without the checkpoint that member may not know which nodes there are.
+    /// True if no checkpoint may begin. A checkpoint that a member waits for is not put off for a client that only
+    /// wishes to make a backup, and could be put off without end: without the checkpoint that member may not know which
+    /// nodes there are.
     pub(crate) fn put_off_checkpoints(&self, is_awaited: bool, now: Now) -> bool {
         self.cut.as_ref().is_some_and(|cut| cut.stage == Stage::Durable)
             || (!is_awaited && self.wished_until.is_some_and(|until| now.instant < until))
@@ -196,7 +197,7 @@ impl Group {
         outlet.reply_observed(origin, protocol, self.observed(), |writer| writer.ok());
     }
 
-    /// A backup that nobody reads is not kept for ever.
+    /// A backup that nobody reads is dropped after a while.
     pub(crate) fn look_after_cut(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         // Without a checkpoint a member may have no vote, and no end of its log.
         let patience = if self.awaits_checkpoint() { limits::CUT_PATIENCE_OF_MEMBERS } else { limits::CUT_PATIENCE };
@@ -208,8 +209,8 @@ impl Group {
     }
 }
 
-/// The chunk of a checkpoint that holds what a group has beside its keys, for a group whose log begins at this moment.
-/// Of `state`, what a group of another cluster has saved, it keeps the libraries of functions and the users.
+/// The chunk of a checkpoint that holds what a group has beside its keys, for a group with a log that begins at this
+/// moment. Of `state`, what a group of another cluster has saved, it keeps the libraries of functions and the users.
 pub fn state_chunk(moment: UnixMillis, state: Option<&[u8]>) -> Vec<u8> {
     let libraries = state.map(state::libraries_of).unwrap_or_default();
     let users = state.map(state::users_of).unwrap_or_default();

@@ -16,9 +16,9 @@
 //! ```
 //!
 //! One at a time, first come first served. A try is an ordinary request: logged, executed once, atomic over groups. So
-//! an element goes to exactly one client or stays. Who would claim what is pending in a stream's group is woken, too,
-//! when something has been idle for long enough. Lines are the leader's own state and are not replicated: a waiter
-//! whose groups are not all led from here takes its place again every [`limits::LINE_RENEWAL_INTERVAL`].
+//! an element goes to exactly one client or stays. A client that would claim what is pending in a stream's group is
+//! woken, too, when something has been idle for long enough. Lines are the leader's own state and are not replicated: a
+//! waiter with groups that are not all led from here takes its place again every [`limits::LINE_RENEWAL_INTERVAL`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ pub(crate) struct Lines {
 #[derive(Debug, Default)]
 struct Line {
     waiters: VecDeque<Waiter>,
-    /// Who is trying now; nobody else is woken until it has tried or left.
+    /// The waiter that is trying now; nobody else is woken until it has tried or left.
     awake: Option<Origin>,
     /// Something has happened to the key since that one was woken.
     is_touched: bool,
@@ -112,14 +112,14 @@ impl Line {
         self.waiters.iter().position(|other| other.origin == *waiter)
     }
 
-    /// Takes a waiter in, or hears that it still waits. Returns who is to be woken.
+    /// Takes a waiter in, or hears that it still waits. Returns the waiter to wake.
     fn stand(&mut self, waiter: Waiter, is_trying: bool, exists: bool) -> Option<Origin> {
         let origin = waiter.origin;
         if let Some(place) = self.place_of(&origin) {
             let known = &mut self.waiters[place];
             // At level 1 it is not told to other nodes what a waiter would claim.
             (known.heard, known.claims) = (waiter.heard, waiter.claims);
-            // Who stands is not trying: the word that woke it has been lost, or its answer has.
+            // A waiter that stands is not trying: the word that woke it has been lost, or its answer has.
             return self.awake.filter(|awake| *awake == origin && !is_trying);
         }
         self.waiters.push_back(waiter);
@@ -136,7 +136,7 @@ impl Line {
 
     /// One has tried, and found nothing. If something has happened to the key meanwhile, it may have looked too early,
     /// and what there is now belongs to the first in line: the line starts over. That is done once until all have been
-    /// woken, since what happens all the time may be of use to the last of them only. Returns who is to be woken.
+    /// woken, since what happens all the time may be of use to the last of them only. Returns the waiter to wake.
     fn advance_behind(&mut self, tried: &Origin, exists: bool) -> Option<Origin> {
         if self.is_touched && !self.has_begun_anew {
             (self.is_touched, self.has_begun_anew) = (false, true);
@@ -251,7 +251,7 @@ impl Group {
         self.leader.lines.claims_from
     }
 
-    /// Wakes those for whom there is something to claim by now.
+    /// Wakes those that now have something to claim.
     pub(crate) fn wake_claimants(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         if self.leader.lines.claims_from.is_none_or(|from| from > now.unix) {
             return;
@@ -266,7 +266,7 @@ impl Group {
                 }
                 waiter.claims_from = None;
                 match line.awake {
-                    // Who is trying comes by what there is; the others try when it has.
+                    // The one that is trying finds what there is; the others try after it.
                     Some(_) => line.is_touched = true,
                     None => {
                         line.awake = Some(waiter.origin);
@@ -439,7 +439,7 @@ impl Waiting {
             "xreadgroup" if is_wrong_type || self.is_gone && reply.starts_with(b"-NOGROUP") => Meaning::Gone,
             // Of another type may be the destination, and then somebody has to be told.
             "blmove" | "brpoplpush" => Meaning::Answer,
-            // Who waits for a list is not interested in a string that has taken its name.
+            // A client that waits for a list is not interested in a string that has taken its name.
             _ if is_wrong_type => Meaning::Nothing,
             _ => Meaning::Answer,
         }
@@ -563,7 +563,7 @@ impl Core {
         }
     }
 
-    /// A waiter's word to a group of this core, from wherever it came.
+    /// A waiter's word to a group of this core, from any node or core.
     pub(crate) fn take_line(&mut self, note: LineNote, actions: &mut Vec<Action>) {
         let now = self.now;
         match self.group_mut(note.group).map(|group| group.standing()) {
@@ -649,7 +649,7 @@ impl Core {
         }
     }
 
-    /// Goes on with waiters whose tries have been answered.
+    /// Goes on with waiters after their tries have been answered.
     pub(crate) fn settle_waiting(&mut self, actions: &mut Vec<Action>) -> bool {
         let tried = self.sessions.take_tried();
         let any = !tried.is_empty();
@@ -775,7 +775,7 @@ impl Core {
             Some(_) => self.sessions.iter().filter(|session| session.hold == Hold::Paused).count(),
             None => 0,
         };
-        // Who is still trying may not stand in line yet, and may find something.
+        // A waiter that is still trying may not stand in line yet, and may find something.
         let is_at_rest = |id: &&SessionId| {
             let session = self.sessions.get(**id);
             session.and_then(|session| session.waiting.as_ref()).is_some_and(|waiting| waiting.is_at_rest())
@@ -801,7 +801,7 @@ impl Core {
         self.wait_ends.first().map(|(until, _)| *until)
     }
 
-    /// Ends waits whose time is up, and keeps the places of the others.
+    /// Ends waits that have timed out, and keeps the places of the others.
     pub(crate) fn pass_time_waiting(&mut self, actions: &mut Vec<Action>) {
         let now = self.now.instant;
         while let Some((until, id)) = self.wait_ends.first().copied()

@@ -13,7 +13,7 @@ use crate::limits;
 pub struct Bulletin {
     /// Which group.
     pub group: GroupId,
-    /// Who leads it, and says so.
+    /// The node that leads it, and says so.
     pub leader: NodeId,
     /// Raft's term.
     pub term: u64,
@@ -23,9 +23,9 @@ pub struct Bulletin {
     pub last: u64,
     /// Bytes that its keys take in memory.
     pub bytes: u64,
-    /// Who votes, the leader among them.
+    /// The nodes that vote, the leader among them.
     pub voters: Vec<u64>,
-    /// Who receives everything and does not vote.
+    /// The nodes that receive everything and do not vote.
     pub learners: Vec<u64>,
     /// All members but the leader.
     pub followers: Vec<Follower>,

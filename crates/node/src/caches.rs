@@ -93,7 +93,7 @@ impl Outlet<'_> {
     fn tell_readers(&mut self, key: &[u8], by: Option<Author>) -> Option<Arc<[u8]>> {
         let (key, readers) = self.context.tracker.take_readers(key)?;
         for (core, session) in readers {
-            // Who has changed it is told behind its reply.
+            // The session that has changed it is told behind its reply.
             let is_author = matches!(by, Some(Author::Session { serial, .. }) if serial == session.serial);
             if !is_author && must_hear(&self.context.tracker, core, self.context.core) {
                 self.context.telling.note(core);
@@ -140,7 +140,7 @@ fn must_hear(tracker: &Tracker, core: CoreId, own: CoreId) -> bool {
 }
 
 impl Context {
-    /// What the keyspaces of this core are to note.
+    /// What the keyspaces of this core must note.
     pub(crate) fn noted(&self) -> Classes {
         let told = self.settings.notify.noted();
         if self.tracker.is_wanted() { told.with(Class::Changed).with(Class::Expired) } else { told }
@@ -327,7 +327,7 @@ impl Core {
         }
     }
 
-    /// In a cluster: a request is about to leave whose session keeps what it reads.
+    /// In a cluster: a request is about to leave, and its session keeps what it reads.
     pub(crate) fn remember_request(&mut self, request: &Request) {
         let Origin { core, session, ticket, .. } = request.origin;
         if self.context.routes[request.group.0 as usize].is_here {
@@ -342,13 +342,13 @@ impl Core {
     /// A client is told behind a reply that it cannot keep what it reads there.
     fn forbid_to_keep(&mut self, id: SessionId, keys: Vec<Arc<[u8]>>, ticket: u64) {
         let broadcasts = |session: &Session| session.tracking.as_ref().is_some_and(|tracking| tracking.broadcasts());
-        // Who is told of all changes asks for no single key.
+        // A client that is told of all changes asks for no single key.
         if !keys.is_empty() && self.sessions.get(id).is_some_and(|session| !broadcasts(session)) {
             self.tell(id, News::Keys(keys), Some(ticket));
         }
     }
 
-    /// Those who are told of all changes are to forget what they have read.
+    /// Makes those that are told of all changes forget what they have read.
     pub(crate) fn flush_broadcasters(&mut self) {
         let tracking = |id: &SessionId| self.sessions.get(*id)?.tracking.as_ref();
         let all = self.context.tracker.sessions();

@@ -75,7 +75,7 @@ pub fn catalog() -> &'static Catalog {
     &CATALOG
 }
 
-/// The name of the container whose subcommand a request names; `None` if it names a command.
+/// The name of the container that a request names a subcommand of; `None` if it names a command.
 #[inline]
 pub fn container_of(known: Known, args: Args<'_>) -> Option<&'static str> {
     let (name, word) = (known.name().as_bytes(), args.at(0));

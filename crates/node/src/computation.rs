@@ -32,7 +32,7 @@ pub struct Computation {
     pub(crate) work: Box<Work>,
     pub(crate) moment: Moment,
     pub(crate) databases: u16,
-    /// What is to be noted of what happens to keys.
+    /// Which changes to keys to note.
     pub(crate) noted: Classes,
     /// By which collections change their form.
     pub(crate) limits: Limits,
@@ -338,7 +338,7 @@ impl Computation {
         question.answer(writer);
     }
 
-    /// What has changed, by group: first the databases as a whole, then every key whose value differs.
+    /// What has changed, by group: first the databases as a whole, then every key with a value that differs.
     fn effects(
         &self,
         scratch: &Keyspace,

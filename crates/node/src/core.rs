@@ -74,15 +74,15 @@ pub struct Core {
     /// Groups that come into being while it runs.
     pub(crate) founding: Founding,
     pub(crate) splitting: Splitting,
-    /// For whom it is taken down what groups do, if for anybody.
+    /// The reader that gets a record of what groups do, if there is one.
     recording: Option<state::Reader>,
     pub(crate) outbox: Outbox,
     pub(crate) driver: Driver,
     /// Users of this node, before the cluster has said anything of them.
     own_users: Arc<Users>,
-    /// Changes of users that are to be made again when the cluster's parameters are of such a version.
+    /// Changes of users, to be made again when the cluster's parameters have this version.
     pub(crate) belated: Vec<(u64, u64)>,
-    /// Questions whose answers are not complete.
+    /// Questions that still lack answers.
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) next_question_id: u64,
     /// Sessions that wait for other nodes to hold their writes.
@@ -175,7 +175,7 @@ pub struct Context {
     pub group_count: u32,
     /// Which of them holds which slot, as far as this core knows.
     pub slots: Arc<SlotMap>,
-    /// Slots are to move that have not moved yet.
+    /// Some slots that must move have not moved yet.
     pub is_moving: bool,
     /// Groups are founded by themselves when the nodes have cores for more.
     pub(crate) founds_groups: bool,
@@ -205,7 +205,7 @@ pub struct Context {
     pub is_clustered: bool,
     /// The cluster has removed this node.
     pub is_expelled: bool,
-    /// The process is about to stop: it had better not lead.
+    /// The process is about to stop: it should not lead.
     pub(crate) is_stopping: bool,
     /// Where each group is led.
     pub routes: Vec<Route>,
@@ -466,7 +466,7 @@ impl Core {
             leaderless_since: None,
             introduced: BTreeMap::new(),
             found: BTreeMap::new(),
-            // Who is met later is met as well, and not instead.
+            // A node that is met later is met as well, and not instead.
             acquaintances: Acquaintances::new(seeds.into_iter().collect()),
             hearing: Hearing::default(),
             turn: stagger::Turn::default(),
@@ -592,7 +592,7 @@ impl Core {
         self.groups_mut().for_each(|group| group.break_by(defect));
     }
 
-    /// One thing happens. What is to be done about it is appended to `actions`. Runs to completion: nothing is ever
+    /// One thing happens. What must be done about it is appended to `actions`. Runs to completion: nothing is ever
     /// suspended half-way.
     pub fn step(&mut self, now: Now, event: Event<'_>, actions: &mut Vec<Action>) {
         self.now = now;
@@ -899,8 +899,8 @@ impl Core {
         }
     }
 
-    /// These are the users from now on. Sessions obey the new rules at once; those whose user is gone, or that listen
-    /// to what they may no longer hear, are ended.
+    /// These are the users from now on. Sessions obey the new rules at once. A session is ended if its user is gone, or
+    /// if it listens to what it may no longer hear.
     pub(crate) fn install_users(&mut self, users: &Arc<Users>) {
         if users.version < self.context.users.version {
             return; // a later change has come from the first core already
@@ -921,7 +921,7 @@ impl Core {
     }
 
     fn obey_users(&mut self, users: &Arc<Users>) {
-        // Who came while it was not known yet that a password is needed has not said one.
+        // A client that came while it was not known yet that a password is needed has not said one.
         let must_say = !self.is_loaded() && !users.default_user().needs_no_password();
         self.context.users = Arc::clone(users);
         let mut ended = Vec::new();
@@ -1107,8 +1107,8 @@ impl Core {
         Outlet { context, sessions, outbox, actions }
     }
 
-    /// Somebody knows of an entry of this moment, and what he says follows from it. A batch that has its moment already
-    /// is closed: what follows from what he says must not stand in it.
+    /// Another node or core knows of an entry of this moment, and what it says follows from that. A batch that has its
+    /// moment already is closed: what follows from that word must not stand in it.
     fn hear_moment(&mut self, moment: UnixMillis) {
         if moment <= self.context.moments.latest() || self.driver.defect == Some(Defect::DeafMoments) {
             return;
@@ -1119,8 +1119,8 @@ impl Core {
         }
     }
 
-    /// Where there is an archive all cores are to know soon of what others have logged: see `group::archive`. Other
-    /// nodes learn it with the vitals.
+    /// Where there is an archive all cores must know soon of what others have logged: see `group::archive`. Other nodes
+    /// learn it with the vitals.
     fn pass_on_moment(&mut self) {
         let is_due =
             self.context.settings.closes_moments() && self.context.moments.is_to_be_passed_on(self.now.instant);
@@ -1329,7 +1329,7 @@ impl Core {
     fn hear_announcement(&mut self, from: NodeId, node: NodeId, member: &Member, actions: &mut Vec<Action>) {
         let own = self.context.own_as_announced();
         let (own_node, is_alone, is_first_hand) = (self.context.node, self.context.roster.is_empty(), from == node);
-        // Whom this node has heard of speaks for itself. Others may wish to be taken in by this one.
+        // A node that this one has heard of speaks for itself. Others may wish to be taken in by this one.
         if own_node != node && is_alone {
             let serves = self.group_mut(GroupId(0)).is_none_or(|group| group.standing() == Standing::Serving);
             if !is_first_hand || !serves && self.acquaintances.knows(node) {
@@ -1398,9 +1398,9 @@ impl Core {
         actions.push(Action::Peers(roster.all().map(place).collect()));
     }
 
-    /// A node does not know yet that it is known: it may not have been able to hear so, for want of anybody to talk to.
-    /// What this node says of itself is the same word to that node, which may answer in the same way, and so on. So it
-    /// is told once in [`limits::ANNOUNCE_INTERVAL`], and not where this node is if it speaks to this node anyway.
+    /// A node does not know yet that it is known: it may not have been able to hear so, because it had nobody to talk
+    /// to. What this node says of itself is the same word to that node, which may answer in the same way, and so on. So
+    /// it is told once in [`limits::ANNOUNCE_INTERVAL`], and not where this node is if it speaks to this node anyway.
     fn introduce_all_to(&mut self, node: NodeId, actions: &mut Vec<Action>) {
         let (own, now) = (self.context.node, self.now.instant);
         let is_told = |last: &Instant| now.since(*last) < limits::ANNOUNCE_INTERVAL;
@@ -1420,7 +1420,8 @@ impl Core {
     fn get_acquainted(&mut self, from: NodeId, node: NodeId, member: &Member, actions: &mut Vec<Action>) {
         let (is_forsaken, now) = (self.is_forsaken(), self.now.instant);
         if self.acquaintances.hear(from, (node, member), is_forsaken, now) {
-            // Who is not among them is linked no longer: whom it asked to join is one of them from the start.
+            // A node that is not among them is linked no longer. The one that this node asked to join is among them
+            // from the start.
             actions.push(Action::Peers(self.acquaintances.places()));
         }
     }
@@ -1568,7 +1569,7 @@ impl Core {
         !self.context.is_clustered || self.context.routes.iter().any(leads)
     }
 
-    /// The origin of a request whose answer this core takes.
+    /// The origin of a request with an answer for this core to take.
     pub(crate) fn origin_of(&self, session: SessionId) -> Origin {
         let known = self.sessions.get(session);
         let asked = known.map_or(Durability::Server, |session| session.durability);
@@ -1583,7 +1584,7 @@ impl Core {
         // Another core may have heard first that there is such a group.
         self.make_room_for(group.0 + 1);
         let before = std::mem::replace(&mut self.context.routes[group.0 as usize], route);
-        // Who waits for its keys stood in no line while nobody led it.
+        // A client that waits for its keys stood in no line while nobody led the group.
         self.must_stand_anew |= route.leader.is_some() && route != before;
         self.note_touch(group, route.leader.is_some());
         if route.leader.is_some_and(|leader| leader != self.context.node) {
@@ -1888,7 +1889,7 @@ impl Core {
         }
     }
 
-    /// Takes a request for a group of this core from wherever it came.
+    /// Takes a request for a group of this core from any node or core.
     pub(crate) fn take_request(&mut self, request: Request, actions: &mut Vec<Action>) {
         let now = self.now;
         let standing = self.group_mut(request.group).map(|group| group.standing());
@@ -1984,7 +1985,7 @@ impl Core {
             Some(Wire::Wake { waiter, group, is_gone }) => {
                 self.woken(waiter.session, waiter.ticket, group, is_gone, actions);
             }
-            // Who answers is told where the client is: a node speaks for itself.
+            // The node that answers is told where the client is: a node speaks for itself.
             Some(Wire::Request(request))
                 if request.origin.node == from
                     && validate::is_valid(&request, self.context.group_count, self.context.settings.databases) =>
@@ -2433,7 +2434,7 @@ impl Core {
                     relieved.push(session.id);
                 }
             }
-            // Who waits for changes may wait for ever.
+            // A client that waits for changes may wait without end.
             if session.is_closing && (session.owed_count() == 0 || session.changes_wait.is_some()) {
                 let session_id = session.id;
                 actions.push(match session.follower.take_if(|follower| follower.wish.is_some()) {
@@ -2462,7 +2463,7 @@ impl Core {
     /// has read the end of a client's stream keeps the connection for so long.
     pub fn owes(&self, session: SessionId) -> bool {
         let is_owed = |session: &Session| match &session.waiting {
-            // Who has gone takes nothing any more.
+            // A client that has gone takes nothing any more.
             Some(waiting) if waiting.is_at_rest() => false,
             None if session.changes_wait.as_ref().is_some_and(|wait| wait.is_blocking) => false,
             _ => session.owed_count() > 0 || session.hold != Hold::None || !session.out.is_empty(),

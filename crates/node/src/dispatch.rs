@@ -514,14 +514,14 @@ impl Core {
 
     // ---- reads of the replica on this node --------------------------------------------------------------------------
 
-    /// The group whose replica on this node is asked, if one is that may answer.
+    /// The group with a replica on this node that is asked, if there is one that may answer.
     fn near_group(&self, id: SessionId, known: Known, args: Args<'_>) -> Option<GroupId> {
         // What was declined before comes first.
         let is_in_turn = self.sessions.get(id).is_some_and(|session| !session.awaits_far());
         self.group_near(id, known, args).filter(|_| is_in_turn)
     }
 
-    /// The group whose replica on this node may answer a request, because its session has said READONLY.
+    /// The group with a replica on this node that may answer a request, because its session has said READONLY.
     pub(crate) fn group_near(&self, id: SessionId, known: Known, args: Args<'_>) -> Option<GroupId> {
         let (session, Known::Data(command)) = (self.sessions.get(id)?, known) else { return None };
         let is_plain = matches!(command.body, Body::Query(_))
@@ -880,7 +880,7 @@ impl Core {
         Next::Taken
     }
 
-    /// A command whose keys live in several groups is a transaction of its own.
+    /// A command with keys in several groups is a transaction of its own.
     pub(crate) fn dispatch_to_several(
         &mut self,
         id: SessionId,
@@ -987,7 +987,7 @@ impl Core {
             return self.dispatch_change(id, changing, args, actions);
         }
         let is_telling = matches!(command.body, commands::Body::Tell { .. });
-        // Who is told something may look at once for what was changed before.
+        // A client that is told something may look at once for what was changed before.
         let must_wait = if is_telling {
             session.awaits_change() || session.owed_count() >= limits::OWED_COUNT_TO_READ_MAX
         } else {

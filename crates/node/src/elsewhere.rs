@@ -79,7 +79,7 @@ impl Core {
         let Some((request, purpose)) = self.relay.take_back(claim, self.now.instant) else { return true };
         match purpose {
             Purpose::Client { .. } => {
-                // Nothing new may go where those are to come that wait for their turn to be sent again.
+                // Nothing new may overtake those that wait for their turn to be sent again.
                 self.hold_until_answered(request.origin.session);
                 // With one that had to come back, all behind it have been marked.
                 if !request.must_return {
@@ -181,7 +181,7 @@ impl Core {
     }
 
     /// What a client sends next waits for the answers to all that it is owed. Whatever else it waits for may come
-    /// earlier; one whose last request waits for data is owed its answer anyway.
+    /// earlier; if its last request waits for data, it is owed the answer anyway.
     fn hold_until_answered(&mut self, id: SessionId) {
         if let Some(session) = self.sessions.get_mut(id)
             && session.hold != Hold::Blocked

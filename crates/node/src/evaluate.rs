@@ -40,7 +40,7 @@ pub enum Naming {
     Function,
 }
 
-/// How libraries are to be changed.
+/// How to change libraries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changing {
     /// FUNCTION LOAD
@@ -413,7 +413,7 @@ impl Core {
         Next::Taken
     }
 
-    /// Sends a change of libraries to their home, whose answer is the reply to this ticket.
+    /// Sends a change of libraries to their home. The home's answer is the reply to this ticket.
     pub(crate) fn send_change(&mut self, id: SessionId, ticket: u64, change: &Change, actions: &mut Vec<Action>) {
         let Some(session) = self.sessions.get(id) else { return };
         let protocol = session.protocol();

@@ -70,7 +70,7 @@ pub struct Follower {
     pub host: String,
     /// The port on which it serves clients; 0 if it has not said so.
     pub port: u16,
-    /// It takes a copy whose end is marked (`capa eof`). Others want to know its length first.
+    /// It takes a copy with a marked end (`capa eof`). Others want to know its length first.
     pub takes_marked: bool,
     /// Its version, if it has said so, which only Valkey does; empty if not.
     pub version: String,
@@ -106,7 +106,7 @@ pub enum Wish {
 pub struct ChangesRequest {
     /// Where it is answered.
     pub core: CoreId,
-    /// Who asks.
+    /// The session that asks.
     pub session: SessionId,
     /// Which of its requests that is.
     pub ticket: OwnTicket,
@@ -127,7 +127,7 @@ pub enum ChangesWish {
         cursor: Vec<u8>,
         /// At most so many events.
         count: usize,
-        /// If there is none, to wait for one for so long; 0 for ever.
+        /// If there is none, how long to wait for one; 0 means without limit.
         block_ms: Option<u64>,
         /// Only what concerns a key that matches one of these; everything if there is none.
         patterns: Vec<Vec<u8>>,
@@ -154,7 +154,7 @@ pub enum ChangesForm {
 pub struct MigrateRequest {
     /// Where it is answered.
     pub core: CoreId,
-    /// Who asks.
+    /// The session that asks.
     pub session: SessionId,
     /// Which of its requests that is.
     pub ticket: OwnTicket,
@@ -167,17 +167,17 @@ pub struct MigrateRequest {
 pub struct FollowersRequest {
     /// Where it is answered.
     pub core: CoreId,
-    /// Who asks.
+    /// The session that asks.
     pub session: SessionId,
     /// Which of its requests that is.
     pub ticket: OwnTicket,
     /// So many are waited for …
     pub wanted: u64,
-    /// … until this time; for ever if there is none.
+    /// … until this time; without limit if there is none.
     pub until: Option<Instant>,
     /// The host answers within this time, whether or not there are so many by then.
     pub patience_ms: u64,
-    /// Up to these places of the logs of groups; filled in by the host if it is to be what this node has done so far.
+    /// Up to these places of the logs of groups; filled in by the host if what this node has done so far is meant.
     pub places: Vec<u64>,
     /// How it is answered.
     pub form: FollowersForm,
@@ -205,7 +205,7 @@ pub struct FollowersAnswer {
     pub is_led: bool,
 }
 
-/// Which keys are to go to which server.
+/// Which keys must go to which server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MigrateWish {
     /// The server's name or address.
@@ -249,7 +249,7 @@ pub enum Event<'a> {
     /// The host could not write all of a session's output at once, or has now written more of it. Sent with zero when
     /// the last of it is gone.
     Backlog {
-        /// Whose output.
+        /// The session with the output.
         session: SessionId,
         /// Bytes still waiting in the host.
         bytes: usize,
@@ -286,14 +286,14 @@ pub enum Event<'a> {
     },
     /// An [`Action::Append`] is as safe as it asked to be. Tickets of one group complete in order.
     Persisted {
-        /// Whose log.
+        /// The group with the log.
         group: GroupId,
         /// The ticket of the append.
         ticket: u64,
     },
     /// The host has news of a checkpoint.
     Checkpoint {
-        /// Whose.
+        /// The group.
         group: GroupId,
         /// Which one.
         id: u64,
@@ -302,7 +302,7 @@ pub enum Event<'a> {
     },
     /// What an [`Action::ReadCheckpoint`] asked for.
     CheckpointRead {
-        /// Whose.
+        /// The group.
         group: GroupId,
         /// Which checkpoint.
         index: u64,
@@ -315,7 +315,7 @@ pub enum Event<'a> {
     },
     /// What an [`Action::ReadLog`] asked for.
     LogRead {
-        /// Whose.
+        /// The group.
         group: GroupId,
         /// Index of the first entry that was asked for.
         first: u64,
@@ -327,7 +327,7 @@ pub enum Event<'a> {
         /// Which.
         node: NodeId,
     },
-    /// Another node will have nothing to do with this one: the cluster has removed it, for ever.
+    /// Another node will have nothing to do with this one: the cluster has removed it for good.
     Expelled,
     /// Something has happened on a link of this node, for the timeline: said to the first core.
     Imposture {
@@ -402,19 +402,19 @@ pub enum Event<'a> {
 pub enum Action {
     /// Send to a client, behind what was sent before.
     Reply {
-        /// To whom.
+        /// The session that gets it.
         session: SessionId,
         /// What. After the write the buffer may be handed back with `Core::recycle`.
         bytes: Vec<u8>,
     },
     /// End a connection, after its output has been written. [`Event::Closed`] follows.
     Close {
-        /// Whose.
+        /// The session.
         session: SessionId,
     },
     /// End a connection at once; what has not been written is dropped. [`Event::Closed`] follows.
     Abort {
-        /// Whose.
+        /// The session.
         session: SessionId,
     },
     /// A client is no client any more, but wants to be told what changes. Its output has been handed over; its
@@ -435,19 +435,19 @@ pub enum Action {
     Tape(Box<state::Tape>),
     /// Stop reading from a client's socket (its bytes stay in the kernel, and its sender feels it) …
     Pause {
-        /// Whose.
+        /// The session.
         session: SessionId,
     },
     /// … and go on.
     Resume {
-        /// Whose.
+        /// The session.
         session: SessionId,
     },
     /// Send to another node; may be lost.
     Send {
-        /// To whom.
+        /// The node that gets it.
         to: NodeId,
-        /// The group it concerns, whose core there receives it.
+        /// The group it concerns: that group's core receives it there.
         group: GroupId,
         /// How urgent it is.
         lane: Lane,
@@ -460,7 +460,7 @@ pub enum Action {
     /// Read a chunk of a checkpoint that is on disk; [`Event::CheckpointRead`] follows. Chunks are mostly asked for in
     /// order.
     ReadCheckpoint {
-        /// Whose.
+        /// The group.
         group: GroupId,
         /// Which checkpoint.
         mark: CheckpointMark,
@@ -471,10 +471,10 @@ pub enum Action {
     },
     /// Read entries back that are on disk; [`Event::LogRead`] follows.
     ReadLog(Span),
-    /// Entries of a group behind `index` are to stay on disk although a checkpoint covers them: members lack them. As
-    /// far as the host's bound allows; replaces what was asked before.
+    /// Entries of a group behind `index` must stay on disk although a checkpoint covers them: members lack them. As far
+    /// as the host's bound allows; replaces what was asked before.
     KeepLog {
-        /// Whose.
+        /// The group.
         group: GroupId,
         /// Up to here nobody lacks them.
         index: u64,
@@ -483,7 +483,7 @@ pub enum Action {
     Archive(ArchiveNews),
     /// Hand to a sibling core; never lost, in order.
     Post {
-        /// To whom.
+        /// The core that gets it.
         to: CoreId,
         /// What.
         letter: Letter,
@@ -500,7 +500,7 @@ pub enum Action {
     },
     /// Work on a checkpoint's file.
     Checkpoint {
-        /// Whose.
+        /// The group.
         group: GroupId,
         /// Which one; unique per group while the process lives.
         id: u64,
@@ -581,7 +581,7 @@ pub struct ArchiveNews {
     pub terms: Vec<(u64, u64)>,
 }
 
-/// What is to be done with the file of users (`aclfile`), or with that of the configuration.
+/// What to do with the file of users (`aclfile`), or with that of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub enum UsersFile {
     /// Read it.
@@ -700,7 +700,7 @@ pub struct GroupSeed {
 }
 
 impl GroupSeed {
-    /// A group without data or log, whose only member is `node`.
+    /// A group without data or log, with `node` as its only member.
     pub fn new(group: GroupId, node: NodeId, keyspace: Keyspace) -> Self {
         Self {
             group,
@@ -793,17 +793,17 @@ pub struct HostReport {
     pub migrate_line_count: usize,
     /// Replicas of other kinds.
     pub following: Following,
-    /// The archive, if there is to be one.
+    /// The archive, if there is one.
     pub archive: Option<ArchiveFigures>,
     /// What is kept for a second site, and how the one is that this one follows.
     pub site: SiteFigures,
-    /// Scheduled backups, if there are to be any.
+    /// Scheduled backups, if there are any.
     pub backups: Option<BackupFigures>,
     /// The latest times in which a core did not turn.
     pub stalls: Arc<Stalls>,
 }
 
-/// The stream for replicas of other kinds, and who follows it.
+/// The stream for replicas of other kinds, and its followers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Following {
     /// Its name, 40 hexadecimal digits; empty if there is none.
@@ -854,7 +854,7 @@ pub struct SiteFigures {
     pub places: Vec<u64>,
     /// Why it cannot be written; empty if it can.
     pub fault: String,
-    /// Who follows, by a number.
+    /// The followers, by a number.
     pub followers: BTreeMap<u64, SiteFollower>,
     /// Copies that were sent, and followers who went on where they were, since the start.
     pub copy_count: u64,
@@ -891,7 +891,7 @@ pub struct SiteFollowing {
     /// `connecting`, `copying`, `following`, `standing-by` if another node of this cluster follows, `promoted`,
     /// `refused`.
     pub state: &'static str,
-    /// The moment whose state is shown here, in milliseconds since the epoch.
+    /// The moment of the state that is shown here, in milliseconds since the epoch.
     pub moment_ms: i64,
     /// Bytes received, before compression and as they came over the line.
     pub raw_bytes: u64,
@@ -962,7 +962,7 @@ pub struct ArchiveFigures {
 /// How the link to another node is, for one lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkReport {
-    /// To whom.
+    /// The node at the other end.
     pub node: NodeId,
     /// For what.
     pub lane: Lane,

@@ -1,9 +1,9 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
-//! A transaction whose keys live in one group is one log entry. Over several groups it is driven as
-//! [`crate::transaction`] says. Control commands inside a transaction (CONFIG, CLIENT, …) are carried out by the
-//! gateway when the data commands have been, and only then; their replies are put between the others'. What a SELECT
-//! says of those behind it is known before.
+//! A transaction with keys in one group is one log entry. Over several groups it is driven as [`crate::transaction`]
+//! says. Control commands inside a transaction (CONFIG, CLIENT, …) are carried out by the gateway when the data
+//! commands have been, and only then; their replies are put between the others'. What a SELECT says of those behind it
+//! is known before.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::router;
 use crate::session::{Hold, Multi, OwnTicket, Session};
 use crate::transaction::Work;
 
-/// A transaction with control commands whose data commands are under way or done.
+/// A transaction with control commands, and with data commands that are under way or done.
 #[derive(Debug)]
 pub(crate) struct Composition {
     pub(crate) ticket: OwnTicket,
@@ -384,7 +384,7 @@ impl Core {
         }
     }
 
-    /// True if anyone who carries out a transaction is to measure its commands.
+    /// True if the commands of a transaction must be measured where it is carried out.
     fn wants_times(&mut self, packed: &[u8], protocol: Protocol) -> bool {
         let mut spans: Vec<Span> = Vec::new();
         let mut is_timed = false;
@@ -477,7 +477,7 @@ impl Core {
     // ---- control commands inside a transaction
     // --------------------------------------------------------------------------
 
-    /// Goes on with transactions whose data commands have been answered.
+    /// Goes on with transactions that have the answers to their data commands.
     pub(crate) fn compose(&mut self, actions: &mut Vec<Action>) {
         for id in self.sessions.take_composed() {
             self.compose_one(id, actions);
@@ -571,8 +571,8 @@ impl Core {
                     written.ok();
                     Ok(())
                 }
-                // WAIT and WAITAOF; others are refused when they are to be queued. Nothing is waited for here, and of
-                // what this transaction does others have nothing yet.
+                // WAIT and WAITAOF; others are refused when they are queued. Nothing is waited for here, and of what
+                // this transaction does others have nothing yet.
                 commands::Body::Driven(_) if command.name == "wait" => {
                     written.integer(0);
                     Ok(())
@@ -583,7 +583,7 @@ impl Core {
                     written.integer(0);
                     Ok(())
                 }
-                commands::Body::Driven(_) | commands::Body::Govern => unreachable!("refused when it was to be queued"),
+                commands::Body::Driven(_) | commands::Body::Govern => unreachable!("refused when it was queued"),
                 commands::Body::Container(_) | commands::Body::Script { .. } | commands::Body::Libraries(_) => {
                     unreachable!("a subcommand was looked up, a script works on data, and libraries were taken above")
                 }
@@ -624,10 +624,10 @@ impl Composition {
     }
 }
 
-/// A watched key whose version has been asked for and not yet told.
+/// A watched key with a version that has been asked for and not yet told.
 const UNKNOWN_VERSION: u64 = u64::MAX;
 
-/// The command on data that is to be carried out, if it is one.
+/// The command on data to carry out, if it is one.
 fn data_of(queued: &Queued) -> Option<&'static DataCommand> {
     match queued.command {
         Known::Data(command) if queued.refusal.is_none() => Some(command),
@@ -635,7 +635,7 @@ fn data_of(queued: &Queued) -> Option<&'static DataCommand> {
     }
 }
 
-/// True if it is to be carried out where the data is.
+/// True if it must be carried out where the data is.
 fn works_on_data(queued: &Queued) -> bool {
     queued.refusal.is_none() && queued.command.works_on_data()
 }

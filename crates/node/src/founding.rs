@@ -10,8 +10,8 @@
 //!
 //! The first entry is the same everywhere, so it is as if the voters had elected somebody in term 1 who committed it
 //! and was never heard of again. From there on the group is like any other. What was written stands in the journal
-//! before everything else that this node says for the group: a start finds the group there, and nobody founds it
-//! again. Who was away for long, and founds a group that others have long been using, comes with an empty log and gets
+//! before everything else that this node says for the group: a start finds the group there, and nobody founds it again.
+//! A node that was away for long, and founds a group that others have long been using, comes with an empty log and gets
 //! no votes.
 //!
 //! A group that splits off from another one comes into being in another way: see [`crate::splitting`].
@@ -41,11 +41,11 @@ pub(crate) struct Founding {
     pub(crate) hash_seed: u64,
     /// Groups below this number are there, or the host brings them.
     pub(crate) looked_at: u32,
-    /// Replicas whose beginning is not durable yet.
+    /// Replicas that have begun, but not durably yet.
     pub(crate) begun: BTreeMap<GroupId, Begun>,
 }
 
-/// A replica whose beginning is on its way to the disk.
+/// A replica that is bringing its beginning to the disk.
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub(crate) membership: Membership,

@@ -143,7 +143,7 @@ pub struct Group {
 
     /// The roster has changed since it was last asked for.
     is_roster_new: bool,
-    /// When the leader next looks at who takes part.
+    /// When the leader next looks at which nodes take part.
     reconcile_at: Instant,
     /// When the leader next tells all nodes how the group is.
     bulletin_at: Instant,
@@ -151,7 +151,7 @@ pub struct Group {
     balance_at: Instant,
     /// Commit index when it last did.
     committed_seen: u64,
-    /// Who led before, and when it was last heard, to a tick.
+    /// The node that led before, and when it was last heard, to a tick.
     led_before: Option<(u64, Instant)>,
     /// The leader has asked this replica to lead.
     is_asked_to_lead: bool,
@@ -182,7 +182,7 @@ pub struct Group {
     are_parameters_new: bool,
     /// The cores do not know yet at which level the group is.
     is_level_new: bool,
-    /// The level that the group is to have.
+    /// The level that the group should have.
     pub(crate) level_wanted: stdx::Level,
     /// The level to which this replica has raised the group last, as far as it has proposed that.
     pub(crate) level_logged: stdx::Level,
@@ -214,11 +214,11 @@ pub struct Group {
     spans: Vec<Span>,
     /// What this node's settings say of the forms of collections: to be logged while it leads.
     limits: Limits,
-    /// Whether keys shall expire; none as long as the setting has not been heard of: then it stays as the log says.
+    /// Whether keys expire; none as long as the setting has not been heard of: then it stays as the log says.
     import_mode: Option<bool>,
     /// What the log says of them, with what is still on its way.
     limits_logged: Limits,
-    /// Bytes of keys chosen for eviction whose removal is not yet applied.
+    /// Bytes of keys that were chosen for eviction and are not removed yet.
     pub(crate) evicting_bytes: usize,
     /// Those keys, with their databases: a victim is named again until it is gone.
     evicting: BTreeSet<(u16, Vec<u8>)>,
@@ -245,16 +245,16 @@ enum Waiter {
     Step(Origin),
     /// A read that comes after the items before it.
     Read(Box<DeferredRead>),
-    /// A lock already taken, whose keys are read here, if it is still the same grant.
+    /// A lock already taken: its keys are read here, if it is still the same grant.
     Fetch(Box<DeferredRead>),
     /// A script's client, for the next item, which holds the script's changes; with the reply.
     Script(Origin, Box<Finished>),
-    /// A client whose script has changed nothing and seen what the items before this place do; with the reply.
+    /// A client with a script that has changed nothing and seen what the items before this place do; with the reply.
     Told(Origin, Box<Finished>),
 }
 
 impl Waiter {
-    /// Who is to be answered.
+    /// The client or gateway to answer.
     fn origin(&self) -> Option<&Origin> {
         match self {
             Self::Write(origin) | Self::Step(origin) | Self::Script(origin, _) | Self::Told(origin, _) => Some(origin),
@@ -388,7 +388,7 @@ impl Group {
             is_new,
             was_given_up,
         } = seed;
-        // Who founded a group is not in its log: a member that has nothing must be given a checkpoint, never the log
+        // The log does not say who founded a group: a member that has nothing must be given a checkpoint, never the log
         // from its beginning. So a founder's log goes on behind its first entry, which only says that somebody leads.
         let (floor_index, floor_term) = match entries.first() {
             Some(first) if membership.voters.contains(&node.0) && first.index == 1 && is_mark_of_leader(first) => {
@@ -1209,14 +1209,14 @@ impl Group {
         let is_free =
             |key: &[u8]| if may_take_over { self.leader.locks.is_open(key) } else { !self.leader.locks.covers(key) };
         let free = self.leader.locks.is_empty() || !lock.whole && lock.keys.iter().all(|(_, key)| is_free(key));
-        // A lock on everything must not be overtaken for ever by locks on single keys.
+        // A lock on everything must not be overtaken without end by locks on single keys.
         let whole_waits = self.leader.held.iter().any(|held| matches!(held, Held::Lock(lock, ..) if lock.whole));
         if !free || whole_waits || self.is_barred {
             self.leader.held.push_back(Held::Lock(lock, origin, asked));
             return;
         }
-        // Who wants everything locked, and does not know of a group that has got some of it, would leave that out. Of
-        // the groups that he knows, one has given the slots of which he does not.
+        // A gateway that wants everything locked, and does not know of a group that has got some of it, would leave
+        // that out. Of the groups that it knows, one has given away the slots of the group that it does not know.
         let unknown = || self.state.slots().held_beyond(lock.group_count).filter(|_| lock.whole);
         let foreign = lock.keys.iter().find_map(|(_, key)| self.state.foreign(key));
         if let Some(slot) = foreign.or_else(unknown) {
@@ -1480,7 +1480,7 @@ impl Group {
         }
     }
 
-    /// Lets go of a transaction's locks. Who waits for them is not yet let in.
+    /// Releases a transaction's locks. Those that wait for them are not yet let in.
     fn unlock(&mut self, transaction: TransactionId) {
         self.leader.held.retain(|held| !matches!(held, Held::Lock(lock, ..) if lock.transaction == transaction));
         self.stop_leaving(transaction);
@@ -1510,7 +1510,8 @@ impl Group {
     /// A gateway may be gone: locks that nobody came back to are let go, and the others are asked about what has been
     /// prepared and not resolved.
     fn look_after_transactions(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        // Who waits for a lock asks again now and then: locks would pass from one gateway that is gone to the next.
+        // Transactions that wait for a lock ask again now and then: locks would pass from one gateway that is gone to
+        // the next.
         self.leader.held.retain(|held| match held {
             Held::Lock(_, origin, asked) if now.instant.since(*asked) >= limits::LOCK_WAIT_RENEWAL => {
                 outlet.send_back(origin);
@@ -1527,7 +1528,7 @@ impl Group {
         for (transaction, prepared) in self.state.prepared() {
             let since = *self.prepared_since.entry(*transaction).or_insert(now.instant);
             let waited = now.instant.since(since);
-            // Those whose part is smaller are asked later to prepare theirs.
+            // A group with a smaller part is asked later to prepare it.
             let more = || limits::patience_for(entry::effects_bytes(prepared.effects()));
             if waited >= limits::PREPARED_PATIENCE && waited >= limits::PREPARED_PATIENCE + more() {
                 self.leader.inquiries.entry(*transaction).or_default();
@@ -1729,7 +1730,7 @@ impl Group {
         self.log_limits();
     }
 
-    /// Sets whether keys expire, in the same way. An import outlives the process: a node whose settings say nothing
+    /// Sets whether keys expire, in the same way. An import outlives the process: a node with settings that say nothing
     /// of it goes on as the log says.
     pub fn set_import_mode(&mut self, import_mode: bool) {
         self.import_mode = Some(import_mode);
@@ -1837,7 +1838,8 @@ impl Group {
 
     fn propose(&mut self, now: Now, heard: UnixMillis, prng: &mut Prng) -> bool {
         // While leadership is being handed over the log takes nothing. Whether this replica leads on is not known, so
-        // what has been taken waits: some of it counts already, as the end of a transaction whose keys others take.
+        // what has been taken waits: some of it counts already, such as the end of a transaction with keys that others
+        // take over.
         if self.leader.builder.is_empty() || self.replica.is_handing_over() {
             return false;
         }
@@ -2024,8 +2026,8 @@ impl Group {
         true
     }
 
-    /// True if nothing more is taken from the replica until some of what is committed has been applied. More than
-    /// usual may gather behind an entry with large values, so that who takes it in goes on answering its leader.
+    /// True if nothing more is taken from the replica until some of what is committed has been applied. More than usual
+    /// may gather behind an entry with large values, so that a replica that takes it in goes on answering its leader.
     fn has_enough_to_apply(&self) -> bool {
         let Some(first) = self.committed.front() else { return false };
         let max = if self.is_unpacking() { limits::BEHIND_LARGE_BYTES_MAX } else { limits::APPLY_BYTES_PER_TURN };
@@ -2246,7 +2248,7 @@ impl Group {
 
     /// Takes the batch that this entry is, with those who wait for it, and fails those that are in no log which can win
     /// any more: their place is taken, or an entry of a later term stands before it. Their place may stay empty for
-    /// long, and reads, or who has asked, would wait for it.
+    /// long, and reads and clients would wait for it.
     fn batch_of(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) -> Option<Batch> {
         while let Some(batch) = self.inflight.front() {
             if batch.index > entry.index && batch.term >= entry.term {
@@ -2469,8 +2471,8 @@ impl Group {
         }
     }
 
-    /// A gateway of this node wants to know when a request of its has been applied here, and told to caches. Who has
-    /// no leader learns of nothing: its caches have been told so.
+    /// A gateway of this node wants to know when a request of its has been applied here, and told to caches. A replica
+    /// without a leader learns of nothing: its caches have been told so.
     pub(crate) fn tell_when_applied(&mut self, core: CoreId, claim: Claim, outlet: &mut Outlet<'_>) {
         let gateway = GatewayId { node: self.node.0, boot: claim.boot, core };
         let is_cut_off = self.standing() == Standing::Leaderless;
@@ -2626,7 +2628,7 @@ impl Group {
         std::mem::take(&mut self.is_roster_new).then(|| self.roster().clone())
     }
 
-    /// Logs what is to be known of a node. The group must be [`Standing::Serving`].
+    /// Logs what the others must know of a node. The group must be [`Standing::Serving`].
     pub(crate) fn enlist(&mut self, node: NodeId, member: &Member) {
         self.leader.builder.enlist(node, member);
         self.leader.waiters.push(Waiter::Silent);
@@ -2687,8 +2689,8 @@ impl Group {
     }
 }
 
-/// When an entry counts as kept with which these wait: what the strictest of those asks for whom it changes something.
-/// What nobody waits for is as durable as the servers are set.
+/// When an entry that these wait for counts as kept: as the strictest of those asks that it changes something for. What
+/// nobody waits for is as durable as the servers are set.
 fn strictest(waiters: &[Waiter]) -> Durability {
     let of_item = |waiter: &Waiter| match waiter {
         Waiter::Write(origin) | Waiter::Step(origin) | Waiter::Script(origin, _) => Some(origin.durability),

@@ -1,12 +1,12 @@
-//! Whether a host is so much slower than another one that it had better not lead.
+//! Whether a host is so much slower than another one that it should not lead.
 //!
-//! Every node says with its vitals for how long its host has kept its cores from turning within the last minute, as
-//! the black box has found it ([`crate::stalls`]). A leader whose host is guilty beyond a bound hands over to a voter
-//! whose host is not nearly as bad. Where all hosts are alike, because they share one machine or are all overloaded,
-//! nobody is better off elsewhere, and nothing happens.
+//! Every node says with its vitals for how long its host has kept its cores from turning within the last minute, as the
+//! black box has found it ([`crate::stalls`]). A leader with a host that is guilty beyond a bound hands over to a voter
+//! with a host that is not nearly as bad. Where all hosts are alike, because they share one machine or are all
+//! overloaded, nobody is better off elsewhere, and nothing happens.
 //!
-//! What a core does by itself is nobody's guilt: that work would go along. And it does not go to and fro: a host is
-//! trusted with leadership again when it has had a good minute.
+//! What a core does by itself is nobody's guilt: that work would go along. And leadership does not move back and forth:
+//! a host is trusted with it again when it has had a good minute.
 
 use stdx::UnixMillis;
 

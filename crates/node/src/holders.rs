@@ -1,7 +1,7 @@
 //! WAIT, WAITAOF and HOLDFAST STREAM: how many others hold what has been acknowledged.
 //!
 //! In a cluster, the others of WAIT and WAITAOF are its nodes. A node by itself has no others but replicas of other
-//! kinds, of which the host knows; HOLDFAST STREAM asks about these wherever it is asked.
+//! kinds, which the host knows; HOLDFAST STREAM asks about these on any node.
 //!
 //! The leader of every group says up to where it has applied its log and how many members hold it up to there; it is
 //! asked again, about the same place, until enough do or the time is up. Every write of the session has been answered
@@ -184,7 +184,7 @@ impl Core {
         self.ask_for_followers(request, actions);
     }
 
-    /// Asks again where it is time, and answers those whose time is up.
+    /// Asks again where it is time, and answers those that have waited long enough.
     pub(crate) fn pass_time_for_holders(&mut self) {
         if self.holder_waits.is_empty() {
             return;

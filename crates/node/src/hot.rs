@@ -155,7 +155,7 @@ impl Hot {
     }
 }
 
-/// A request that waits for its reply, whose bytes are counted with it.
+/// A request that waits for its reply. The reply's bytes are counted with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Load {
     /// The first of them.

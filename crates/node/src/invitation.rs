@@ -10,7 +10,7 @@ pub struct Inviter(Arc<Make>);
 type Make = dyn Fn(u64) -> Result<String, String> + Send + Sync;
 
 impl Inviter {
-    /// One that is given for how many seconds a token is to be good, and answers the token or why there is none.
+    /// `make` is given for how many seconds a token must be valid, and answers the token or why there is none.
     pub fn new(make: impl Fn(u64) -> Result<String, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(make))
     }

@@ -59,7 +59,7 @@ pub enum Piece {
     Request(PlainRequest),
     /// Here is the reply to a client of yours.
     Reply {
-        /// Whose.
+        /// The session that gets it.
         session: SessionId,
         /// Which of the session's replies it is.
         ticket: u64,
@@ -70,7 +70,7 @@ pub enum Piece {
     },
     /// The same, by itself because it is long.
     LongReply {
-        /// Whose.
+        /// The session that gets it.
         session: SessionId,
         /// Which of the session's replies it is.
         ticket: u64,
@@ -98,7 +98,7 @@ pub struct Origin {
     pub ticket: u64,
     /// Its place among the requests of its gateway to the group, in a cluster. The answer then goes to the gateway.
     pub claim: Option<Claim>,
-    /// True if the session keeps what it reads, and the group is to remember that.
+    /// True if the session keeps what it reads, and the group must remember that.
     pub tracks: bool,
     /// True if its keys are not used by what it does with them (CLIENT NO-TOUCH).
     pub is_silent: bool,
@@ -109,7 +109,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// One of which nothing more is known than whose it is.
+    /// An origin of which no more is known than this.
     pub fn new(node: NodeId, core: CoreId, session: SessionId, ticket: u64) -> Self {
         Self {
             node,
@@ -240,7 +240,7 @@ pub enum Mail {
         libraries: Arc<Libraries>,
         /// The first core.
         first: CoreId,
-        /// Whom to tell in the end, and what.
+        /// Which client to tell in the end, and what.
         reply: Option<(Origin, Committed, Vec<u8>)>,
     },
     /// Every core knows the libraries of this version.
@@ -259,7 +259,7 @@ pub enum Mail {
     Inquire {
         /// Which.
         transaction: TransactionId,
-        /// Who asks.
+        /// The group that asks.
         from: GroupId,
         /// The node on which that group is led.
         node: NodeId,
@@ -288,26 +288,26 @@ pub enum Mail {
     },
     /// Tell one of your sessions what is no longer as it has read it.
     Invalidate {
-        /// Whom.
+        /// The session to tell.
         session: SessionId,
         /// What.
         news: News,
-        /// Who changed it, if a client of this node did.
+        /// The author of the change, if a client of this node made it.
         by: Option<Author>,
     },
     /// These keys have changed, by the hand of these: tell those of your sessions that want to know of all.
     Changed(Arc<Vec<Change>>),
     /// Tell all your sessions that track: everything has changed.
     FlushCaches,
-    /// Clients that are told of all changes are to forget what they have read: some were not told here.
+    /// Clients that are told of all changes must forget what they have read: some were not told here.
     FlushBroadcasters,
     /// Say when the news of before this is in your sessions' output; see [`crate::telling`].
     Hear {
-        /// Who asks.
+        /// The core that asks.
         home: CoreId,
         /// Number of the question there.
         round: u64,
-        /// Cores that are to hear the same behind this one; `None` for those that its own sessions have named.
+        /// Cores that must hear the same behind this one; `None` for those that its own sessions have named.
         left: Option<Vec<CoreId>>,
     },
     /// It is.
@@ -329,7 +329,7 @@ pub enum Mail {
     },
     /// Tell this session of yours, which another has named.
     Redirected {
-        /// Whom.
+        /// The session to tell.
         session: SessionId,
         /// What.
         news: News,
@@ -384,7 +384,7 @@ pub enum Mail {
     Line(LineNote),
     /// There may be something for a client that waits, or nothing ever again.
     Wake {
-        /// Whose.
+        /// The session that waits.
         session: SessionId,
         /// Which of the session's replies it waits for.
         ticket: u64,
@@ -670,7 +670,7 @@ pub struct Lock {
     pub keys: Vec<(u16, Vec<u8>)>,
     /// True to lock every key of the group instead.
     pub whole: bool,
-    /// With [`Lock::whole`]: every key of so many groups is to be locked, which are all that the gateway knows.
+    /// With [`Lock::whole`]: every key of so many groups must be locked. These are all groups that the gateway knows.
     pub group_count: u32,
     /// What must not have changed.
     pub watches: Vec<Watch>,
@@ -679,7 +679,7 @@ pub struct Lock {
     pub queries: Vec<Vec<u8>>,
     /// The moment of the transaction, for expiry.
     pub moment: Moment,
-    /// The name of the backup that is to be cut under the lock.
+    /// The name of the backup to cut under the lock.
     pub cut: Option<u128>,
     /// The client has given the transaction an id, and this group keeps the answer.
     pub request: Option<RequestId>,
@@ -735,7 +735,7 @@ pub enum Fate {
     /// It will never make the changes.
     Refused,
     /// It has made the changes, which others have made, too, and will not ask about it. Since level 2, and only told to
-    /// who asks for that.
+    /// a group that asks for that.
     Ended,
 }
 

@@ -1,4 +1,4 @@
-//! Which formats and semantics are in force, and who must know them: see `docs/decisions/0046-levels.md`.
+//! Which formats and semantics are in force, and which nodes must know them: see `docs/decisions/0046-levels.md`.
 //!
 //! ```text
 //!   HOLDFAST UPGRADE ─▶ leader of group 0: does every node know the next level?
@@ -36,7 +36,7 @@ use crate::outlet::Outlet;
 use crate::roster::Member;
 use crate::timeline::Kind;
 
-/// The group whose log says at which level the cluster is.
+/// The group with the log that says at which level the cluster is.
 pub(crate) const HOME: GroupId = GroupId(0);
 
 impl Context {
@@ -53,12 +53,12 @@ impl Context {
 
     /// What this node says of itself to the others. A version that knows only level 1 takes no zone.
     pub(crate) fn own_as_announced(&self) -> Member {
-        // Who joins knows the level from those who let it in, before it has anything of group 0.
+        // A node that joins knows the level from those that let it in, before it has anything of group 0.
         let level = if self.roster.is_empty() { self.level.max(self.floor) } else { self.level };
         self.whereabouts_to_announce().known_at(level)
     }
 
-    /// The level whose commands a gateway of this core takes. The leader that would log them has the last word.
+    /// The level of the commands that a gateway of this core takes. The leader that would log them has the last word.
     pub(crate) fn level_for_clients(&self) -> Level {
         if self.is_clustered { self.level } else { self.level.max(self.floor) }
     }

@@ -42,7 +42,7 @@ pub const LETTER_PIECES_KEPT_MAX: usize = 1 << 10;
 /// Reads of one client that are remembered, answered ones among them, before these are sorted out.
 pub const READS_NOTED_MAX: usize = 4 * OWED_COUNT_TO_READ_MAX as usize;
 
-/// Bytes received from a client whose requests wait, beyond which its socket is no longer read.
+/// Bytes received from a client with waiting requests, beyond which its socket is no longer read.
 pub const INPUT_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes of one client's requests sent on and not answered, beyond which it waits until all of them are.
@@ -60,7 +60,7 @@ pub const HELD_COUNT_MAX: usize = 100_000;
 /// Bytes of log applied in one turn while a group catches up, so that other clients are served in between.
 pub const APPLY_BYTES_PER_TURN: usize = 1 << 20;
 
-/// Bytes that may be committed and wait behind an entry whose large values are being read in.
+/// Bytes that may be committed and wait behind an entry while its large values are being read in.
 pub const BEHIND_LARGE_BYTES_MAX: usize = 64 << 20;
 
 /// The longest time for which answers to requests with an id can be kept, in seconds: a week.
@@ -117,7 +117,7 @@ pub const EVICTIONS_PER_TURN: usize = 64;
 /// Requests of one session executed before others get their turn.
 pub const REQUESTS_PER_RUN: usize = 4_096;
 
-/// Rounds of parsing, committing and replying within one turn, for clients whose requests wait for one another.
+/// Rounds of parsing, committing and replying within one turn, for clients with requests that wait for one another.
 pub const ROUNDS_PER_TURN: usize = 64;
 
 /// A client that has not authenticated for so long gives way to others when few places are left.
@@ -153,8 +153,8 @@ pub const READ_STALENESS_MS_MAX: u64 = 86_400_000;
 /// Soundings that wait for an answer, and answers that wait until so much has been applied.
 pub const SOUNDINGS_MAX: usize = 64;
 
-/// Sessions of which a group remembers that a request of theirs went back to its gateway, before those are forgotten
-/// whose gateways have long known.
+/// Sessions for which a group remembers that one of their requests went back to its gateway. Beyond that, it forgets
+/// those that their gateways have long known about.
 pub const SENT_BACK_MAX: usize = 256;
 
 /// A gateway that has not heard of it after so long is gone, or has asked again.
@@ -182,13 +182,13 @@ pub const MOMENT_LEAP_TOLD_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a request waits for a leader to be known.
 pub const LEADER_WAIT_MAX: Duration = Duration::from_secs(2);
 
-/// How often a leader looks at who takes part in its group.
+/// How often a leader looks at which nodes take part in its group.
 pub const RECONCILE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// How often a leader tells all nodes how its group is.
 pub const BULLETIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often a node tells the others how it is itself, and whom it hears.
+/// How often a node tells the others how it is itself, and which nodes it hears.
 pub const VITALS_INTERVAL: Duration = Duration::from_millis(140);
 
 /// Between the moment at which a node says that it wants to write a checkpoint and the one at which it begins. Several
@@ -230,13 +230,13 @@ pub const LIFE_PROOF_YOUNG: Duration = Duration::from_secs(3);
 /// See [`LIFE_PROOF_YOUNG`].
 pub const LIFE_YOUNG: Duration = Duration::from_secs(10);
 
-/// Nodes whose processes are remembered beside those that are heard.
+/// Nodes that have their processes remembered, beside those that are heard.
 pub const LIVES_MAX: usize = 1_000;
 
 /// Copies of a node that are remembered while it is heard.
 pub const LIVES_REFUSED_MAX: usize = 16;
 
-/// How often it is tried to put back what a request took whose client had gone.
+/// How often the node tries to put back what a request took for a client that had gone.
 pub const RETURN_RETRY: Duration = Duration::from_millis(250);
 
 /// For how long that is tried.
@@ -246,7 +246,7 @@ pub const RETURN_MAX: Duration = Duration::from_secs(300);
 /// the same instant.
 pub const REACH_PATIENCE: Duration = Duration::from_millis(250);
 
-/// A leader whose own disk has not taken an entry after so long, while another's has, hands over.
+/// A leader hands over if its own disk has not taken an entry after so long, while another's has.
 pub const BLOCKED_DISK: Duration = Duration::from_millis(600);
 
 /// A leader without room on its disk sends requests back for so long, while another voter has room: then that one is to
@@ -259,7 +259,7 @@ pub const STUCK_AFTER: Duration = Duration::from_secs(1);
 /// How long a voter that did not take leadership over is not asked to again.
 pub const HAND_OVER_REST: Duration = Duration::from_secs(3);
 
-/// A member that has been silent for so long is not waited for when another one is to go.
+/// A member that has been silent for so long is not waited for when another one must go.
 pub const MEMBER_SILENCE_MAX: Duration = Duration::from_secs(3);
 
 /// How many members are asked, of those that a leader names, whether this replica was let go. Most groups have fewer.
@@ -281,10 +281,10 @@ pub const LET_GO_SILENCE: Duration = Duration::from_secs(30);
 /// it has said last is in its roster.
 pub const BALANCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A node that has been silent, or without room, for so long is not waited for when it is to be given a group.
+/// A node that has been silent, or without room, for so long is not waited for when it should be given a group.
 pub const BALANCE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The most time that one look at who is there counts against those who are not: see `neighbours`.
+/// The most time that one look at which nodes are there counts against those that are not: see `neighbours`.
 pub const ABSENCE_LOOK_MAX: Duration = Duration::from_millis(300);
 
 /// A checkpoint that is given to another node waits while the leader's own disk has taken nothing for so long.
@@ -299,7 +299,7 @@ pub const GIVING_WAIT_MAX: Duration = Duration::from_secs(5);
 /// What has not been given in so short a time may be made up for: leaders look at it at their ticks only.
 pub const GIVING_BURST: Duration = Duration::from_millis(200);
 
-/// How often a node whose address the cluster does not know tells it.
+/// How often a node tells the cluster its address while the cluster does not know it.
 pub const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(300);
 
 /// A node that has heard no leader of the metadata for so long tells the others where it is found, although they should
@@ -364,7 +364,7 @@ pub const SLOW_SYNC: Duration = Duration::from_millis(500);
 /// Places in a group's log that are remembered with when they were reached, to tell how late followers are.
 pub const PACE_COUNT_MAX: usize = 1_024;
 
-/// A leader whose writes take so long on its own disk, and [`SLOW_LEADER_TIMES`] as long as on another's, hands over.
+/// A leader hands over if its writes take so long on its own disk, and [`SLOW_LEADER_TIMES`] as long as on another's.
 pub const SLOW_LEADER: Duration = Duration::from_millis(40);
 
 /// See above.
@@ -433,7 +433,7 @@ pub const UNTOLD_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a group has been led by one node before another is preferred.
 pub const SETTLED_AFTER: Duration = Duration::from_secs(5);
 
-/// How long no checkpoint begins in a group that a backup is to be made of.
+/// How long no checkpoint begins in a group before a backup of it is made.
 pub const CUT_WISH: Duration = Duration::from_secs(5);
 
 /// How long a group keeps its part of a backup that nobody reads.
@@ -455,7 +455,7 @@ pub const MOVE_BYTES_MAX: usize = 64 << 20;
 /// How long a group that gives slots away rests before the next.
 pub const MOVE_REST: Duration = Duration::from_millis(5);
 
-/// How long a slot that is to move waits for those who hold its keys before they have precedence.
+/// How long a slot that must move waits for those who hold its keys before they have precedence.
 pub const MOVE_DRAIN_MAX: Duration = Duration::from_millis(300);
 
 /// How long both groups may take to prepare a move before it is given up.
@@ -471,7 +471,7 @@ pub const MOVE_LARGE_RETRY: Duration = Duration::from_secs(60);
 /// one for.
 pub const MOVE_AGAIN: Duration = Duration::from_secs(1);
 
-/// How often a leader looks for transactions whose end can be forgotten.
+/// How often a leader looks for transactions with an end that can be forgotten.
 pub const ENDINGS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a commit is known to a leader before the other participants are asked whether they have ended it, too: a

@@ -20,7 +20,7 @@ use crate::limits::{LIFE_PROOF, LIFE_PROOF_YOUNG, LIFE_SILENCE, LIFE_YOUNG, LIVE
 pub enum Judgement {
     /// It is the node.
     Welcome,
-    /// Another process was the node a moment ago: it is to ask again.
+    /// Another process was the node a moment ago: this one must ask again.
     Wait,
     /// Another process is the node, and speaks from this address.
     Copy {
@@ -146,7 +146,7 @@ mod tests {
                 }
             }
         }
-        panic!("it waits for ever");
+        panic!("it waits without end");
     }
 
     #[test]

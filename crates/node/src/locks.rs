@@ -20,8 +20,8 @@ use crate::transaction::TransactionId;
 /// One granting of locks to a transaction, named by the term of the leader and a number of its own.
 ///
 /// What a gateway has read under its locks holds only as long as it has these: they may be taken from one that is
-/// believed dead, and then be granted again to a late copy of its request. The default is that of who never asked:
-/// slots that move.
+/// believed dead, and then be granted again to a late copy of its request. The default is that of a mover of slots,
+/// which never asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// Of the leader.
@@ -30,7 +30,8 @@ pub struct Grant {
     pub number: u64,
 }
 
-/// The keys of a group that are locked, and by whom. A key is locked by its name in all databases at once.
+/// The keys of a group that are locked, and the transactions that hold them. A key is locked by its name in all
+/// databases at once.
 #[derive(Debug, Default)]
 pub struct Locks {
     keys: BTreeMap<Vec<u8>, TransactionId>,
@@ -169,7 +170,7 @@ impl Locks {
         }
     }
 
-    /// From whom a transaction has taken over this key, if what that one does has not been applied yet.
+    /// The transaction from which this one has taken over the key, if what that one does has not been applied yet.
     pub fn predecessor(&self, transaction: TransactionId, key: &[u8]) -> Option<TransactionId> {
         self.holders.get(&transaction)?.inherited.get(key).copied().filter(|before| self.is_held_by(*before))
     }

@@ -137,7 +137,7 @@ pub struct Facts {
     fields: BTreeMap<String, String>,
 }
 
-/// Sections of INFO whose fields are metrics.
+/// Sections of INFO with fields that are metrics.
 const SECTIONS: &[&str] = &["server", "clients", "memory", "persistence", "stats", "replication", "cpu", "cluster"];
 
 impl Core {

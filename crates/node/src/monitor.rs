@@ -104,7 +104,7 @@ impl Outlet<'_> {
     }
 }
 
-/// A command as it is shown: when, in which database, by whom, and its words.
+/// A command as it is shown: when, in which database, from which client, and its words.
 fn line<'a>(unix_ms: i64, database: u16, by: &str, words: impl Iterator<Item = &'a [u8]>) -> Arc<[u8]> {
     let (seconds, micros) = (unix_ms.div_euclid(1_000), unix_ms.rem_euclid(1_000) * 1_000);
     let mut line = format!("+{seconds}.{micros:06} [{database} {by}]").into_bytes();

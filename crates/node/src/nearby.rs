@@ -15,8 +15,9 @@
 //! finds had been overwritten then. What has expired is told by the leader's wall clock, which comes with the place.
 //!
 //! A client sees its own writes, and within one group never less than it has seen: answers of leaders say how far they
-//! were, and a replica that is not there declines. Who is declined asks the leader. Requests that go to leaders and
-//! those that stay here never overtake one another, and when one is declined, those of its group behind it are as well.
+//! were, and a replica that is not there declines. A client that is declined asks the leader. Requests that go to
+//! leaders and those that stay here never overtake one another, and when one is declined, those of its group behind it
+//! are as well.
 //!
 //! See decision 0016.
 

@@ -1,8 +1,9 @@
-//! What nodes tell each other of themselves several times a second: whether they are fit to lead, and whom they hear.
+//! What nodes tell each other of themselves several times a second: whether they are fit to lead, and which nodes they
+//! hear.
 //!
-//! A leader has no other way to know that another node would serve the cluster better. Whom *it* hears says nothing of
-//! whom others hear: while two of three nodes are cut off from each other, only the third can serve the clients of
-//! both. And where to go with leadership when the own disk is full is known only to those who have room.
+//! A leader has no other way to know that another node would serve the cluster better. Which nodes *it* hears says
+//! nothing of which nodes others hear: while two of three nodes are cut off from each other, only the third can serve
+//! the clients of both. And where to go with leadership when the own disk is full is known only to those who have room.
 //!
 //! The first core hears and judges. All cores get what it has found whenever that changes. Nothing that is replicated
 //! depends on it, so that a word that is late or lost costs a hand-over at most.
@@ -24,7 +25,7 @@ use crate::wire;
 pub struct Vitals {
     /// Its disk takes what may still be admitted, and its process is not about to stop.
     pub can_lead: bool,
-    /// Whom it has heard within [`limits::VITALS_SILENCE`], itself left out; ascending.
+    /// The nodes that it has heard within [`limits::VITALS_SILENCE`], itself left out; ascending.
     pub hears: Vec<NodeId>,
     /// Its cores.
     pub core_count: u16,
@@ -54,7 +55,7 @@ impl Vitals {
         Some(Self { can_lead, hears, core_count, checkpoint, stalled_ms: leb128::take(rest)? })
     }
 
-    /// True if it says the same of who may lead.
+    /// True if it says the same of which node may lead.
     fn is_as_fit_as(&self, other: &Self) -> bool {
         (self.can_lead, &self.hears) == (other.can_lead, &other.hears)
     }
@@ -92,7 +93,7 @@ impl Neighbours {
         self.heard.get(&node).map(|(vitals, _)| vitals.stalled_ms)
     }
 
-    /// The node whose checkpoint comes before one of this node, if there is one.
+    /// The node that writes its checkpoint before one of this node, if there is one.
     pub(crate) fn checkpoints_first(&self, own: NodeId) -> Option<NodeId> {
         stagger::who_goes_first(own, self.heard.iter().map(|(node, (vitals, _))| (*node, vitals.checkpoint)))
     }
@@ -122,7 +123,8 @@ impl Neighbours {
         self.heard.get(&node).is_some_and(|(_, since)| *since <= then)
     }
 
-    /// Whom a node can talk to, itself among them: both hear each other, as far as that is known at node `own`.
+    /// The nodes that a node can talk to, itself among them: both hear each other, as far as that is known at node
+    /// `own`.
     pub(crate) fn reach(&self, own: NodeId, node: NodeId) -> BTreeSet<NodeId> {
         let said_by = |node: NodeId| self.heard.get(&node).map(|(vitals, _)| &vitals.hears);
         let hears = |one: NodeId, other: NodeId| match said_by(one) {
@@ -155,11 +157,11 @@ pub(crate) struct Hearing {
 
 /// For how long nodes have been heard by nobody, as far as this node could tell.
 ///
-/// Time counts only while this node hears, or hears of, more than half of the nodes that are to stay. So a node that is
+/// Time counts only while this node hears, or hears of, more than half of the nodes that will stay. So a node that is
 /// cut off itself counts nothing against the others, nor does anybody when half of the cluster has fallen silent at
 /// once: that is the net, or a mistake, and to copy everything would make it worse. Nor does time count for which the
-/// process did not run. Who is heard by a node that is heard here is not gone, though the two of us are cut off. Every
-/// node keeps its own account, so that a change of leaders changes nothing.
+/// process did not run. A node that is heard by a node that is heard here is not gone, though the two of us are cut
+/// off. Every node keeps its own account, so that a change of leaders changes nothing.
 #[derive(Debug, Default)]
 struct Absences {
     gone: BTreeMap<NodeId, Duration>,
@@ -210,8 +212,8 @@ impl Hearing {
         self.checkpoints.values().copied().max().unwrap_or_default()
     }
 
-    /// Who is heard now: those who were already, as they were known, stay what they are since then.
-    /// Nodes that are no members are heard by nobody.
+    /// The nodes that are heard now: those that were already, as they were known, stay what they are since then. Nodes
+    /// that are no members are heard by nobody.
     fn judge(&mut self, before: &Neighbours, is_member: impl Fn(NodeId) -> bool, now: Instant) -> Neighbours {
         self.heard.retain(|node, _| is_member(*node));
         let mut silent = before.silent.clone();
@@ -224,7 +226,7 @@ impl Hearing {
         });
         silent.retain(|node, _| !self.heard.contains_key(node) && is_member(*node));
         let silences = self.heard.values().map(|(_, heard)| *heard + limits::VITALS_SILENCE + Duration::from_nanos(1));
-        // Who belongs to the cluster changes, too.
+        // The members of the cluster change, too.
         self.judge_at = silences.fold(now + limits::VITALS_INTERVAL, Instant::min);
         let since = |node: &NodeId, vitals: &Vitals| match before.heard.get(node) {
             Some((known, since)) if known.is_as_fit_as(vitals) => *since,

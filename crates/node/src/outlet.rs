@@ -1,4 +1,4 @@
-//! The way out of a group: replies to clients wherever they are, letters to sibling cores, messages to other nodes.
+//! The way out of a group: replies to clients on any node or core, letters to sibling cores, messages to other nodes.
 
 use consensus::Message;
 use keyspace::{DataCommand, Notice};
@@ -277,8 +277,8 @@ impl Outlet<'_> {
         }
     }
 
-    /// Asks another participant, wherever it is led, about a transaction without a gateway. What gets lost is asked
-    /// again.
+    /// Asks another participant, on the node that leads it, about a transaction without a gateway. What gets lost is
+    /// asked again.
     pub fn inquire(&mut self, transaction: TransactionId, from: GroupId, group: GroupId) {
         self.ask_participant(transaction, from, group, InquiryKind::Fate);
     }
@@ -367,7 +367,7 @@ impl Outlet<'_> {
         }
     }
 
-    /// Sends a message to the other nodes, whose cores hand it to those who listen there.
+    /// Sends a message to the other nodes. Their cores hand it to those who listen there.
     pub fn publish_to_peers(&mut self, message: &pubsub::Message) {
         // Any core there will do, so the one of the same number.
         let group = GroupId(u32::from(self.context.core.0));

@@ -1,4 +1,4 @@
-//! Who listens to which channel, and how a message reaches everybody.
+//! Which session listens to which channel, and how a message reaches everybody.
 //!
 //! A core knows what its own sessions listen to, and nothing of the others': a message is handed to every core of the
 //! node and to every other node. So subscribing costs no letter, and a subscription that has been acknowledged misses

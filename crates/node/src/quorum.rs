@@ -1,5 +1,5 @@
-//! Whether anybody can answer for a group. All that refuses, waits or tells the user for want of a leader asks here:
-//! that a group has none, since when, and which nodes are missed.
+//! Whether anybody can answer for a group. All code that refuses, waits or tells the user because a leader is missing
+//! asks here: that a group has none, since when, and which nodes are missed.
 //!
 //! A group without a leader is waited for: elections take a fraction of a second. When it has had none for as long as a
 //! request waits ([`limits::REQUEST_PATIENCE`]), whatever comes next is refused at once.
@@ -41,8 +41,7 @@ impl Leaderless {
         false
     }
 
-    /// True if clients that cache are to be told now: a group that has had no leader for a while may have one
-    /// elsewhere.
+    /// True if clients that cache must be told now: a group that has had no leader for a while may have one elsewhere.
     pub(crate) fn must_tell_caches(&mut self, now: Instant) -> bool {
         let is_due = |silence: &&mut Silence| !silence.is_told && now.since(silence.since) >= limits::TOUCH_PATIENCE;
         self.since.values_mut().filter(is_due).fold(false, |_, silence| {

@@ -62,12 +62,12 @@ pub fn check(context: &Context, is_read_only: bool, known: Known, args: Args<'_>
     }
 }
 
-/// The groups that a query over all keys is about: all, or those that this node leads where clients ask every leader.
-/// A node that leads none answers for the one whose replica it is in the eyes of clients, as a replica has its master's
+/// The groups that a query over all keys is about: all, or those that this node leads where clients ask every leader. A
+/// node that leads none answers for the node that it replicates in the eyes of clients, as a replica has its master's
 /// keys in Redis: nothing would be the answer of an empty database.
 ///
 /// # Errors
-/// If there clients ask every leader, and none is known: who adds up what nodes say would count a key more than once.
+/// If there clients ask every leader, and none is known: a sum over what nodes say would count a key more than once.
 pub fn groups_asked(context: &Context) -> Result<Vec<GroupId>, Refusal> {
     let groups = (0..context.slots.group_count()).map(GroupId);
     if !context.settings.cluster_redirect || !context.is_clustered {

@@ -25,7 +25,7 @@ use crate::transaction::TransactionId;
 /// Where a group is led.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// By whom, if that is known; a node that will lead but cannot serve yet is not.
+    /// The node that leads it, if that is known; a node that will lead but cannot serve yet is not named.
     pub leader: Option<NodeId>,
     /// Raft's term.
     pub term: u64,
@@ -38,14 +38,14 @@ pub struct Route {
 pub enum Purpose {
     /// It is a client's reply.
     Client {
-        /// Whose.
+        /// The session that gets it.
         session: SessionId,
         /// Which of the session's replies.
         ticket: u64,
     },
     /// It is the outcome of a client's script.
     Script {
-        /// Whose.
+        /// The session that gets it.
         session: SessionId,
         /// Which of the session's replies.
         ticket: u64,
@@ -56,7 +56,7 @@ pub enum Purpose {
     },
     /// It is the outcome of a change of libraries.
     Libraries {
-        /// Whose.
+        /// The session that gets it.
         session: SessionId,
         /// Which of the session's replies.
         ticket: u64,
@@ -187,8 +187,8 @@ struct Stream {
     sent: usize,
     /// Number of the last one sent to it; 0 at the start of a run.
     previous: u64,
-    /// Who has ever been asked, and the number of the last request sent there. Requests are sent in order, so whatever
-    /// has a smaller number and no answer has been sent there, too.
+    /// The leaders that have ever been asked, and the number of the last request sent there. Requests are sent in
+    /// order, so whatever has a smaller number and no answer has been sent there, too.
     asked: Vec<(NodeId, u64)>,
     /// Bytes sent and not answered, and what they take of the window.
     out_bytes: usize,
@@ -199,7 +199,7 @@ struct Stream {
     /// Not before this.
     retry_at: Instant,
     /// When something was last heard of those that change nothing and of those that may, or when there was nothing to
-    /// hear. A leader whose disk is full may answer the one kind for ever, and never the other.
+    /// hear. A leader with a full disk may always answer the one kind, and never the other.
     heard: [Instant; 2],
     /// How many of each kind have no answer.
     counts: [usize; 2],
@@ -214,8 +214,8 @@ pub struct Relay {
     window_bytes_max: usize,
     stream_bytes_max: usize,
     streams: Vec<Stream>,
-    /// Groups whose streams are not empty. A cluster has many groups, and few of them are asked by one core at a time:
-    /// a turn looks at no others.
+    /// Groups with streams that are not empty. A cluster has many groups, and few of them are asked by one core at a
+    /// time: a turn looks at no others.
     active: BTreeSet<u32>,
 }
 
@@ -552,7 +552,7 @@ impl Stream {
 
     fn flush(&mut self, leader: NodeId, bytes_max: usize, send: &mut impl FnMut(NodeId, Request)) {
         let floor = self.floor();
-        // Requests under way may wait for locks, whose end must not wait behind them.
+        // Requests under way may wait for locks. What ends those locks must not wait behind the requests.
         let steps_end = if self.weight < bytes_max {
             0
         } else {
@@ -588,7 +588,7 @@ impl Stream {
         }
     }
 
-    /// All that has no answer is to be sent from the beginning.
+    /// All that has no answer must be sent from the beginning.
     fn rewind(&mut self, now: Instant) {
         self.sent = 0;
         self.previous = 0;

@@ -89,7 +89,7 @@ impl Work {
     pub(crate) fn name(&mut self, named: Box<Named>, slots: &SlotMap) {
         let request = &named.request;
         if slot_of(&request.id) == request.slot {
-            // Perhaps it has no key whose lock keeps it apart from its like: the id stands for one.
+            // Perhaps it has no key with a lock that keeps it apart from its like: the id stands for one.
             self.keys.entry(slots.group_of_slot(request.slot)).or_default().push((0, request.id.clone()));
         }
         self.named = Some(named);

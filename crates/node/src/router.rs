@@ -15,8 +15,8 @@ pub fn is_sort_by_keys(command: &DataCommand, args: Args<'_>) -> bool {
         && keyspace::sort_patterns(args).next().is_some()
 }
 
-/// The option of a SORT whose pattern may name keys of other groups than that of the key that is sorted. A hash tag
-/// before the star tells where all keys of a pattern live.
+/// The option of a SORT with a pattern that may name keys of other groups than that of the key that is sorted. A hash
+/// tag before the star tells where all keys of a pattern live.
 pub fn far_option_of_sort(args: Args<'_>, slots: &SlotMap) -> Option<&'static str> {
     let mut patterns = keyspace::sort_patterns(args).filter(|_| slots.group_count() > 1);
     patterns.find(|(_, pattern)| is_far(pattern, args, slots)).map(|(option, _)| option)

@@ -1,9 +1,9 @@
 //! Scripts on their way: which are known, what they may call, and the two places where they run.
 //!
-//! A script whose keys live in one group that this core leads runs at once, on the group's keys (`group::live`), and
-//! what it has changed is logged as the commands it called. Every other script, and one that reaches for a key that it
-//! has not named or takes long, is a transaction: it runs on copies of its keys, which are locked meanwhile
-//! (`computation`), and a part of it at each turn. Nothing of a script that does not end is ever seen.
+//! A script with keys in one group that this core leads runs at once, on the group's keys (`group::live`), and what it
+//! has changed is logged as the commands it called. Every other script, and one that reaches for a key that it has not
+//! named or takes long, is a transaction: it runs on copies of its keys, which are locked meanwhile (`computation`),
+//! and a part of it at each turn. Nothing of a script that does not end is ever seen.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::pubsub::Message;
 use crate::statistics::shorten;
 use crate::tally::ScriptCalls;
 
-/// What is to be run.
+/// What to run.
 #[derive(Clone, Debug)]
 pub enum Code {
     /// By EVAL.
@@ -95,7 +95,7 @@ pub struct Invocation {
     pub key_count: usize,
     /// It may write nothing.
     pub is_read_only: bool,
-    /// Who calls it, unless that user may do everything.
+    /// The user who calls it, unless that user may do everything.
     pub user: Option<Arc<User>>,
 }
 

@@ -43,7 +43,7 @@ pub struct Session {
     pub database: u16,
     /// True once it may do more than AUTH.
     pub is_authenticated: bool,
-    /// Whose rules it obeys.
+    /// The user with the rules that it obeys.
     pub user: Arc<User>,
     /// The last command, and the container if it is a subcommand.
     pub last_command: Option<(Known, Option<&'static str>)>,
@@ -105,7 +105,7 @@ pub struct Session {
     pub(crate) load: Option<Load>,
     /// Of those that it is owed, with their tickets.
     loads: Vec<(u64, Load)>,
-    /// The same of the requests whose replies are owed; the first belongs to `head`.
+    /// The same of the requests that are owed replies; the first belongs to `head`.
     asked: VecDeque<Asked>,
     /// What transactions under way have queued, by the ticket of their EXEC.
     queues: Vec<(u64, Box<[Asked]>)>,
@@ -337,7 +337,7 @@ impl Session {
         self.out.set_protocol(protocol);
     }
 
-    /// Requests whose replies are still owed.
+    /// Requests that are still owed a reply.
     pub fn owed_count(&self) -> u64 {
         self.next - self.head
     }
@@ -362,13 +362,13 @@ impl Session {
         self.last_command.map_or("NULL".into(), |(known, container)| catalog::full_name(known, container))
     }
 
-    /// True if the keys that its next command reads are to be remembered.
+    /// True if the keys that its next command reads must be remembered.
     #[inline]
     pub fn tracks(&self) -> bool {
         self.tracking.as_ref().is_some_and(|tracking| tracking.remembers())
     }
 
-    /// True while a request of its own is carried out whose changes are told before it is answered: news waits for the
+    /// True while a request of its own is carried out that tells its changes before it is answered: news waits for the
     /// reply.
     fn holds_news(&self) -> bool {
         self.is_driving || self.waiting.as_ref().is_some_and(|waiting| waiting.is_trying())
@@ -450,7 +450,7 @@ impl Session {
         size_of::<Self>() + self.input.capacity() + self.output_bytes() + queued
     }
 
-    /// It is to be cut off at the end of the turn, and what waits for it is dropped now.
+    /// Cuts it off at the end of the turn. What waits for it is dropped now.
     pub(crate) fn cut(&mut self, cut: Cut) {
         self.cut = Some(cut);
         if cut == Cut::Memory {
@@ -509,7 +509,7 @@ impl Session {
         ticket
     }
 
-    /// The same for a read that the replica on this node is to answer.
+    /// The same for a read that the replica on this node should answer.
     pub(crate) fn take_ticket_to_read_nearby(&mut self) -> u64 {
         let ticket = self.take_any_ticket();
         self.behind_near = self.next;
@@ -556,7 +556,7 @@ impl Session {
         self.behind_changes > self.head
     }
 
-    /// Notes that the request whose ticket was taken last is a script, sent to run on the keys of this group.
+    /// Notes that the request with the last ticket taken is a script, sent to run on the keys of this group.
     pub(crate) fn note_script(&mut self, group: GroupId) {
         self.far_script = Some((group, self.next));
     }
@@ -578,7 +578,7 @@ impl Session {
         self.reads.len()
     }
 
-    /// Keeps those of the reads noted that are to be kept.
+    /// Keeps those of the reads noted that `is_kept` picks.
     pub(crate) fn retain_reads(&mut self, mut is_kept: impl FnMut(GroupId, u64) -> bool) {
         self.reads.retain(|(group, number)| is_kept(*group, *number));
     }
@@ -646,7 +646,7 @@ pub struct Sessions {
     dirty: Vec<SessionId>,
     /// Sessions that may go on parsing.
     resumable: Vec<SessionId>,
-    /// Sessions whose transaction can go on.
+    /// Sessions with a transaction that can go on.
     composed: Vec<SessionId>,
     /// Sessions that wait for data and have tried.
     tried: Vec<SessionId>,
@@ -934,7 +934,7 @@ impl Sessions {
         self.mark(id);
     }
 
-    /// Ends a request whose answer is a push: CLIENT REPLY does not concern it.
+    /// Ends a request that is answered by a push: CLIENT REPLY does not concern it.
     pub(crate) fn reply_pushed(&mut self, id: SessionId, ticket: OwnTicket, bytes: &[u8]) {
         self.reply_own(id, ticket, |_| {});
         if let Some(session) = self.get_mut(id) {
@@ -1008,7 +1008,7 @@ fn count_queue(queues: &mut Vec<(u64, Box<[Asked]>)>, ticket: u64, reply: &[u8],
     }
 }
 
-/// Notes the bytes of the reply with this ticket, if its request is to be counted by its keys.
+/// Notes the bytes of the reply with this ticket, if its request is counted by its keys.
 #[cold]
 fn weigh(loads: &mut Vec<(u64, Load)>, ticket: u64, reply: &[u8], calls: &mut Calls) {
     if let Some(place) = loads.iter().position(|(other, _)| *other == ticket) {

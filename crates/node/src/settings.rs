@@ -98,7 +98,7 @@ impl Notify {
         letters
     }
 
-    /// What the keyspaces are to note.
+    /// What the keyspaces must note.
     pub fn noted(self) -> Classes {
         if self.by_key || self.by_event { self.classes } else { Classes::NONE }
     }
@@ -166,7 +166,7 @@ impl OutputLimits {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     values: BTreeMap<&'static str, String>,
-    /// Parameters of which somebody has said what they are to be, by their first names.
+    /// Parameters that somebody has set, by their first names.
     said: BTreeSet<&'static str>,
     /// `appendfsync`
     pub append_fsync: AppendFsync,
@@ -216,7 +216,7 @@ pub struct Settings {
     pub replica_count: usize,
     /// `replace-after`: a node that has been silent for so long is replaced; zero: never.
     pub replace_after: Duration,
-    /// `leader-zones`: zones in which leaders are to be, those that are preferred first.
+    /// `leader-zones`: zones that leaders should be in, the preferred ones first.
     pub leader_zones: Vec<String>,
     /// `balance-rate-bytes`: bytes of a checkpoint that a group gives to others in a second; 0: any number.
     pub balance_rate_bytes: u64,
@@ -379,7 +379,7 @@ impl Settings {
         TWINS.iter().find(|(_, twin)| *twin == name).map_or(name, |(first, _)| first)
     }
 
-    /// True if somebody has said what this parameter is to be: a file, the command line, or CONFIG SET.
+    /// True if somebody has set this parameter: a file, the command line, or CONFIG SET.
     pub fn has_said(&self, name: &str) -> bool {
         self.said.contains(name)
     }

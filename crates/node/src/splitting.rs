@@ -61,7 +61,7 @@ pub(crate) struct Splitting {
     early: BTreeMap<GroupId, NewGroup>,
     /// Groups that were found on the disk and wait for what they begin with.
     waiting: BTreeMap<GroupId, GroupSeed>,
-    /// Groups with whose beginning nobody comes here: the other one's replica was given a checkpoint behind the split.
+    /// Groups that nobody here begins: the replica of the other group was given a checkpoint from behind the split.
     passed: BTreeSet<GroupId>,
     /// This node may have lost what it had acknowledged before it was started.
     pub(crate) is_in_doubt: bool,
@@ -108,8 +108,8 @@ fn first_entry(new: &NewGroup, level: Level) -> Entry {
 }
 
 impl Context {
-    /// True if all that changes in the cluster changes on this node, too: it holds every group, but for those that have
-    /// not split off yet, whose keys are in another one.
+    /// True if all that changes in the cluster changes on this node, too: it holds every group, except those that have
+    /// not split off yet and have their keys in another one.
     pub(crate) fn holds_all_that_changes(&self) -> bool {
         let is_here = |group: GroupId| self.routes.get(group.0 as usize).is_some_and(|route| route.is_here);
         let is_to_split_off = |group: GroupId| {
@@ -211,8 +211,8 @@ impl Core {
         self.refuse_passed(actions);
     }
 
-    /// The log that a group rests on is kept until the group has a checkpoint of its own. A group that waits for its
-    /// beginning when that has been passed over would wait for ever: the directory is damaged.
+    /// The log that a group rests on is kept until the group has a checkpoint of its own. If a group waits for its
+    /// beginning after that has been passed over, it would wait without end: the directory is damaged.
     fn refuse_passed(&self, actions: &mut Vec<Action>) {
         let Splitting { passed, waiting, .. } = &self.splitting;
         if let Some(group) = passed.iter().find(|group| waiting.contains_key(group)) {

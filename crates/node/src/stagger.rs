@@ -1,11 +1,11 @@
-//! Whose turn it is to write a checkpoint: nodes of one cluster take turns, so that the disks that a write waits for
-//! are not all busy at once.
+//! Which node writes a checkpoint next: nodes of one cluster take turns, so that the disks that a write waits for are
+//! not all busy at once.
 //!
 //! Each node says with its vitals whether one of its groups has log enough for a checkpoint, or writes one. It begins
 //! when nobody it hears writes one, and nobody with a lower number wants to. That is no lock: two that do not hear each
 //! other in time both write, which is what they all did before. Nothing that is replicated depends on it.
 //!
-//! Nobody waits for ever: a group whose log has grown by another half of its bound begins no matter who writes
+//! Nobody waits without end: a group with a log that has grown by another half of its bound begins no matter who writes
 //! ([`limits::CHECKPOINT_LATE_PERCENT`]). Checkpoints that somebody asks for, a client, a backup, or a member that
 //! lacks one, wait for nobody.
 
@@ -47,7 +47,8 @@ impl Stage {
     }
 }
 
-/// Who goes first, by what the others say: one that writes, or the first in the order of numbers that wants to.
+/// The node that goes first, by what the others say: one that writes, or the first in the order of numbers that wants
+/// to.
 pub fn who_goes_first(own: NodeId, said: impl Iterator<Item = (NodeId, Stage)> + Clone) -> Option<NodeId> {
     let of = |wanted: Stage| said.clone().filter(move |(_, stage)| *stage == wanted).map(|(node, _)| node);
     of(Stage::Writing).min().or_else(|| of(Stage::Due).filter(|node| *node < own).min())
@@ -162,7 +163,7 @@ mod tests {
                     .collect();
                 let node = &mut nodes[place];
                 node.log_bytes += bytes_a_step / 2 + prng.draw() % bytes_a_step.max(1);
-                assert!(node.log_bytes < log_bytes_max * 3, "node {place} of {count} waits for ever");
+                assert!(node.log_bytes < log_bytes_max * 3, "node {place} of {count} waits without end");
                 if node.writes_until.is_some_and(|until| until <= now) {
                     node.writes_until = None;
                     node.written += 1;

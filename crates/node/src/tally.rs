@@ -82,7 +82,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// A request whose keys are to be known has been answered.
+    /// A request that is counted by its keys has been answered.
     #[cold]
     pub(crate) fn weigh(&mut self, load: Load, reply: &[u8]) {
         self.weighed.push((load, reply.len()));

@@ -79,7 +79,7 @@ impl Telling {
         None
     }
 
-    /// The end of a turn: the number of a round, and the cores that are to say that they have heard.
+    /// The end of a turn: the number of a round, and the cores that must say that they have heard.
     pub(crate) fn begin_round(&mut self) -> Option<(u64, BTreeSet<CoreId>)> {
         if self.answers.is_empty() {
             return None;

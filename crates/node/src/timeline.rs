@@ -128,7 +128,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Notes what has happened here, and returns it as others are to be told.
+    /// Notes what has happened here, and returns it in the form that others are told.
     pub fn note(
         &mut self,
         node: NodeId,

@@ -1,10 +1,11 @@
 //! How long commands take: means and percentiles (INFO commandstats and latencystats), long delays by cause (LATENCY),
 //! and slow commands (SLOWLOG).
 //!
-//! Reading the stopwatch twice costs as much as a tenth of a small command. So of calls whose time does not depend on
-//! the data, or hardly, every sixteenth is measured, and stands for the others: those of constant time, and those that
-//! take the same short time for each of a few words. Of the rest each, as long as somebody wants to know of slow ones.
-//! Of commands carried out one behind the other the end of one is the beginning of the next.
+//! Reading the stopwatch twice costs as much as a tenth of a small command. So of calls that take a time that depends
+//! hardly or not at all on the data, every sixteenth is measured, and stands for the others: those of constant time,
+//! and those that take the same short time for each of a few words. All other calls are measured as long as somebody
+//! wants to know of slow ones. When commands are carried out one behind the other, the end of one is the beginning of
+//! the next.
 //!
 //! In a cluster the gateway of a request decides whether it is measured, and notes the time, which comes with the
 //! answer: see `toll`. A delay is noted where it was.
@@ -91,7 +92,7 @@ pub struct Timings {
     pub(crate) delays: Delays,
     /// The latest work that took long: what, when it ended, and how long it took.
     heavy: VecDeque<(&'static str, Instant, Duration)>,
-    /// Slow commands whose client has yet to be named.
+    /// Slow commands with a client that has yet to be named.
     slow: Vec<SlowEntry>,
     /// The stopwatch was read when the previous command ended, and nothing has been done since.
     reading: Option<Instant>,
@@ -150,7 +151,7 @@ impl Timings {
         const QUICK_US_MAX: i64 = 1_000;
         self.slow_us = settings.slow_us;
         self.delay_ms = settings.latency_threshold_ms;
-        // Who monitors delays wants to know of those that should not be.
+        // An operator who monitors delays wants to know of those that should not be.
         self.wants_quick = (0..QUICK_US_MAX).contains(&self.slow_us) || self.delay_ms > 0;
         self.wants_others = self.slow_us >= 0 || self.delay_ms > 0;
         let had_histograms = std::mem::replace(&mut self.has_histograms, settings.tracks_latency);
@@ -196,7 +197,7 @@ impl Timings {
         self.reading = None;
     }
 
-    /// True if a call is to be measured, by anyone who carries it out.
+    /// True if a call must be measured, no matter which node or core carries it out.
     #[inline]
     pub(crate) fn wants(&mut self, known: Known, args: Args<'_>) -> bool {
         let place = self.place_of(known, args);
@@ -232,7 +233,7 @@ impl Timings {
     #[inline]
     pub(crate) fn start_for_gateway(&mut self, known: Known, args: Args<'_>, is_wanted: bool) -> Option<Watch> {
         let last = self.reading.take();
-        // Who monitors delays wants to know of all that happen here.
+        // An operator who monitors delays wants to know of all that happen here.
         (is_wanted || self.delay_ms > 0)
             .then(|| Watch { place: self.place_of(known, args), started: last.unwrap_or_else(self.stopwatch) })
     }
@@ -260,7 +261,7 @@ impl Timings {
         self.record(place, took, args);
     }
 
-    /// Notes a command that took so long wherever it was carried out.
+    /// Notes a command that took so long, on whichever node it was carried out.
     pub(crate) fn note_answered(&mut self, known: Known, args: Args<'_>, took: Duration) {
         let place = self.place_of(known, args);
         self.record(place, took, args);

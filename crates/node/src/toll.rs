@@ -57,7 +57,7 @@ impl Toll {
 /// No command takes longer, so that times of another node cannot overflow a sum.
 const NANOS_MAX: u64 = 1 << 48;
 
-/// For whom the commands of a request are measured.
+/// Who wants the times of a request's commands.
 pub(crate) enum Measure<'a> {
     /// For a client of this node.
     Client(&'a mut Timings),
@@ -107,7 +107,7 @@ impl Meter for Measure<'_> {
 }
 
 impl Core {
-    /// True if anyone who carries out a command is to measure it for this core.
+    /// True if a command must be measured for this core where it is carried out.
     pub(crate) fn wants_time(&mut self, known: Known, args: Args<'_>) -> bool {
         // Where nobody is asked by number the core that carries it out decides.
         self.context.is_clustered && self.context.timings.wants(known, args)

@@ -1,4 +1,4 @@
-//! Client-side caches: who has read which keys, and who is to be told when they change (CLIENT TRACKING).
+//! Client-side caches: which client has read which keys, and which must be told when they change (CLIENT TRACKING).
 //!
 //! Each core remembers the readers of the keys that live on it, whichever core they are connected to. When a key
 //! changes, the core that holds it tells the cores of the readers, which tell the readers. Letters keep their order,
@@ -65,7 +65,7 @@ pub enum Mode {
 }
 
 impl Tracking {
-    /// True if the keys that the next command reads are to be remembered.
+    /// True if the keys that the next command reads must be remembered.
     pub fn remembers(&self) -> bool {
         match self.mode {
             Mode::All => true,
@@ -117,7 +117,7 @@ impl News {
     }
 }
 
-/// Who has changed a key, as the replicas of a node know it. Only the core of its session knows all of them.
+/// The author of a change of a key, as the replicas of a node know it. Only the core of its session knows all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Author {
     /// The session of this number, with the request that is answered under this ticket.
@@ -134,14 +134,14 @@ pub enum Author {
         /// Its request.
         claim: Claim,
     },
-    /// Whose transaction this is.
+    /// The transaction that this belongs to.
     Transaction(TransactionId),
 }
 
 /// A request of a session: the session's number, and the ticket under which it is answered.
 pub type Asked = (u64, u64);
 
-/// A key that has changed, and who changed it, if that was a client of this node.
+/// A key that has changed, and the author of the change, if that was a client of this node.
 pub type Change = (Arc<[u8]>, Option<Author>);
 
 /// A session that has read a key.
@@ -162,8 +162,9 @@ pub struct Presence {
     pub tracks: bool,
     /// Any that broadcast.
     pub broadcasts: bool,
-    /// It remembers by itself what its clients have read, and is to hear of every change: so it is in a cluster, where
-    /// reads go to other nodes. Who is asked there knows nothing of caches; the replica here tells what has changed.
+    /// It remembers by itself what its clients have read, and must hear of every change: so it is in a cluster, where
+    /// reads go to other nodes. The node that is asked there knows nothing of caches; the replica here tells what has
+    /// changed.
     pub gathers: bool,
 }
 
@@ -178,11 +179,12 @@ pub struct Tracker {
     broadcasting_count: usize,
     /// By core.
     presence: Vec<Presence>,
-    /// Keys that have changed and are of concern to broadcasting sessions of this core, with who changed them last.
+    /// Keys that have changed and are of concern to broadcasting sessions of this core, with the session that changed
+    /// them last.
     changed_here: BTreeMap<Arc<[u8]>, Option<Asked>>,
     /// Keys changed here in this turn, for cores that hear of every change.
     pub(crate) changed: Vec<Change>,
-    /// The key that was forgotten last for want of room.
+    /// The key that was forgotten last for lack of room.
     hand: Option<Arc<[u8]>>,
 }
 
@@ -214,7 +216,7 @@ impl Tracker {
         self.presence.iter().any(|presence| presence.tracks)
     }
 
-    /// Cores that are to hear of every change.
+    /// Cores that must hear of every change.
     pub fn hearing_cores(&self) -> impl Iterator<Item = CoreId> {
         let cores = (0..).zip(&self.presence).filter(|(_, presence)| presence.broadcasts || presence.gathers);
         cores.map(|(core, _)| CoreId(core))
@@ -233,8 +235,8 @@ impl Tracker {
         self.broadcasting_count -= usize::from(before.is_some_and(|before| before.broadcasts));
     }
 
-    /// What the cores are to be told because clients of this one, `own`, have gone, or because it is in a cluster now.
-    /// That some have come is told by who lets them track.
+    /// What to tell the cores because clients of this one, `own`, have gone, or because it is in a cluster now. The
+    /// code that lets clients track tells when some have come.
     pub fn presence_to_announce(&self, own: CoreId, is_clustered: bool) -> Option<Presence> {
         let known = self.presence.get(usize::from(own.0)).copied().unwrap_or_default();
         let present = self.own_presence(is_clustered);
@@ -274,7 +276,7 @@ impl Tracker {
     }
 
     /// A key to be forgotten because more than `count_max` are remembered: one after the other in their order, so that
-    /// none is spared for ever.
+    /// each comes up in time.
     pub fn surplus(&mut self, count_max: usize) -> Option<Arc<[u8]>> {
         if count_max == 0 || self.readers.len() <= count_max {
             return None;
@@ -295,7 +297,7 @@ impl Tracker {
         }
     }
 
-    /// What broadcasting sessions of this core are to be told: for each prefix the keys that begin with it. News of a
+    /// What to tell broadcasting sessions of this core: for each prefix the keys that begin with it. News of a
     /// session's own change is by itself, with the ticket of the reply behind which it belongs.
     pub(crate) fn take_broadcasts<'s>(
         &mut self,

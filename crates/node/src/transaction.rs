@@ -67,7 +67,7 @@ pub struct Work {
     pub whole: bool,
     /// True if databases may change places: then each key is looked for in all of them.
     pub swaps: bool,
-    /// Queries over a whole database among the commands, by place, as the groups are to answer them; see
+    /// Queries over a whole database among the commands, by place, in the form in which the groups answer them; see
     /// `whole::queries`. Those without a place are a script's.
     pub queries: Vec<(Option<usize>, Vec<u8>)>,
     /// When the client asked, or when a script that takes long had come to its end.
@@ -143,7 +143,7 @@ impl Work {
         }
     }
 
-    /// Adds what a script or a SORT wants. After a few attempts all keys are locked: it cannot want others for ever.
+    /// Adds what a script or a SORT wants. After a few attempts all keys are locked: then it cannot want others.
     fn widen(&mut self, wants: Wants, databases: u16, slots: &SlotMap) {
         self.attempts += 1;
         self.whole |= wants.whole || self.attempts >= limits::SCRIPT_ATTEMPTS_BY_KEY;
@@ -173,7 +173,7 @@ pub struct Transaction {
     begun: Instant,
     /// Bytes of what it changes.
     byte_count: usize,
-    /// What is to be prepared when all before it is.
+    /// What to prepare when all before it is prepared.
     later: VecDeque<Round>,
     moment: Moment,
     /// Where it looks for its keys.
@@ -230,7 +230,7 @@ pub enum Progress {
         /// What scripts have done beside.
         asides: Box<Asides>,
     },
-    /// Its scripts are to be run; [`Driver::computed`] takes what comes of it.
+    /// Its scripts must run now; [`Driver::computed`] takes what comes of it.
     Compute(Box<Computation>),
     /// A script, or a SORT, wants more than has been locked: the same has to be done with that, too.
     Widened(Box<Work>),
@@ -294,7 +294,7 @@ pub struct Driver {
     next_number: u64,
     running: BTreeMap<u64, Transaction>,
     databases: u16,
-    /// What is to be noted of what happens to keys.
+    /// Which changes to keys to note.
     pub(crate) noted: Classes,
     /// Keys that transactions have read for sessions that keep them.
     pub(crate) reads: Vec<(SessionId, Vec<Vec<u8>>)>,
@@ -327,7 +327,8 @@ impl Driver {
         }
     }
 
-    /// Whose transaction this is, if it is one of this driver's, and which of the client's replies it is.
+    /// The client that a transaction belongs to, if it is one of this driver's, and which of the client's replies it
+    /// is.
     pub(crate) fn client(&self, id: TransactionId) -> Option<(SessionId, u64)> {
         let transaction = self.running.get(&id.number).filter(|_| id.gateway == self.gateway)?;
         Some((transaction.origin.session, transaction.origin.ticket))
@@ -632,8 +633,8 @@ impl Driver {
         transaction.answered(proof)
     }
 
-    /// Answers clients whose transactions have been writing for so long that nobody can tell them the outcome. They go
-    /// on all the same.
+    /// Answers clients with transactions that have been writing for so long that nobody can tell them the outcome. The
+    /// transactions go on all the same.
     pub fn give_up(&mut self, now: Instant, unknown: &str, no_quorum: impl Fn(GroupId) -> String) -> Vec<Progress> {
         let mut given_up = Vec::new();
         for transaction in self.running.values_mut() {
@@ -661,7 +662,7 @@ impl Driver {
         given_up
     }
 
-    /// Transactions whose groups may be busy with large values for so long that others seem forgotten.
+    /// Transactions with groups that may be busy with large values for so long that others seem forgotten.
     pub(crate) fn lasting(&self) -> impl Iterator<Item = TransactionId> {
         let is_lasting = |transaction: &&Transaction| {
             transaction.byte_count >= self.slicing.bytes_min && !matches!(transaction.stage, Stage::Resolving { .. })
@@ -812,8 +813,8 @@ impl Transaction {
 }
 
 /// Which groups are asked to prepare their parts at the same time: those with large parts one by one, the largest
-/// first, then all others. Who has prepared asks the others when it waits for too long, and they refuse what they have
-/// not heard of; so nobody is to wait for what takes longer than its own part.
+/// first, then all others. A group that has prepared asks the others when it waits for too long, and they refuse what
+/// they have not heard of; so no group must wait for what takes longer than its own part.
 fn rounds(effects: BTreeMap<GroupId, Vec<Effect>>, large_bytes_min: usize) -> VecDeque<Round> {
     let is_large = |(_, effects): &(GroupId, Vec<Effect>)| entry::effects_bytes(effects) >= large_bytes_min;
     let (mut large, small): (Round, Round) = effects.into_iter().partition(is_large);

@@ -57,7 +57,7 @@ impl Context {
     ///
     /// `machine_addresses` are those of this machine at that time: there may have been fewer when it started.
     ///
-    /// Gives what is to be logged if something else is announced from now on.
+    /// Gives a line for the log if something else is announced from now on.
     pub(crate) fn found_at(&mut self, host: &str, machine_addresses: &Arc<[IpAddr]>) -> Option<String> {
         self.whereabouts.machine_addresses = Arc::clone(machine_addresses);
         let before = self.whereabouts_to_announce().cluster_address;

@@ -100,7 +100,7 @@ const VACANT: u8 = 44;
 const AM_MEMBER: u8 = 45;
 const NO_MEMBER: u8 = 46;
 
-/// True for what others act upon that the sender knows.
+/// True for kinds that make others act on what the sender knows.
 fn carries_moment(kind: u8) -> bool {
     matches!(kind, REQUEST | ANSWER | TESTIFY | WAKE | PUBLISH | VITALS)
 }
@@ -137,9 +137,9 @@ pub enum Wire<'a> {
     Inquire {
         /// Which.
         transaction: TransactionId,
-        /// Who asks.
+        /// The group that asks.
         from: GroupId,
-        /// Who is asked.
+        /// The group that is asked.
         group: GroupId,
         /// What is asked.
         question: InquiryKind,
@@ -159,7 +159,7 @@ pub enum Wire<'a> {
     Ask {
         /// Which.
         gateway: GatewayId,
-        /// Who asks.
+        /// The group that asks.
         group: GroupId,
     },
     /// It does, or another has taken its place.
@@ -177,7 +177,7 @@ pub enum Wire<'a> {
     Offer(GroupId, Message),
     /// A member asks for a chunk of the checkpoint at this index.
     Pull {
-        /// Whose.
+        /// The group.
         group: GroupId,
         /// Which checkpoint.
         index: u64,
@@ -186,7 +186,7 @@ pub enum Wire<'a> {
     },
     /// The chunk, or `None` behind the last.
     Chunk {
-        /// Whose.
+        /// The group.
         group: GroupId,
         /// Which checkpoint.
         index: u64,
@@ -234,9 +234,9 @@ pub enum Wire<'a> {
     Line(LineNote),
     /// There may be something for a client of this node that waits.
     Wake {
-        /// Whose.
+        /// The waiter.
         waiter: Origin,
-        /// Who says so.
+        /// The group that says so.
         group: GroupId,
         /// The key is gone.
         is_gone: bool,
@@ -1120,7 +1120,7 @@ fn take_origin(rest: &mut &[u8]) -> Option<Origin> {
     let node = NodeId(leb128::take(rest)?);
     let core = CoreId(u16::try_from(leb128::take(rest)?).ok()?);
     let session = SessionId { serial: leb128::take(rest)?, index: u32::try_from(leb128::take(rest)?).ok()? };
-    // Who tracks is known, and told, on the session's own node.
+    // Whether the session tracks is known, and told, on its own node.
     Some(Origin::new(node, core, session, leb128::take(rest)?))
 }
 

@@ -25,7 +25,7 @@ pub enum Item {
     Requests {
         /// Where it begins.
         offset: u64,
-        /// What is to be carried out, all or nothing.
+        /// The requests to carry out, all or nothing.
         requests: Vec<Request>,
         /// They stand between MULTI and EXEC.
         is_transaction: bool,

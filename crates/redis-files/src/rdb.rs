@@ -14,7 +14,7 @@ use crate::source::Source;
 /// Bytes beyond which a collection is given in parts.
 pub const PART_BYTES: usize = 4 << 20;
 
-/// Latest version of Redis whose structure is known.
+/// Latest version of Redis with a known file structure.
 const VERSION_MAX: u32 = 15;
 
 /// From this version on Redis may put metadata of modules before a key.

@@ -31,7 +31,7 @@ pub enum Frame {
     Map(Vec<(Frame, Frame)>),
     /// `~`: members, in the order sent.
     Set(Vec<Frame>),
-    /// `>`: sent by the server of its own accord.
+    /// `>`: sent by the server unasked.
     Push(Vec<Frame>),
     /// `#`
     Boolean(bool),

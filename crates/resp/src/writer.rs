@@ -56,7 +56,7 @@ impl Writer {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Takes what has been written and goes on with an empty buffer whose memory is used again.
+    /// Takes what has been written and goes on with an empty buffer that reuses the memory of `spare`.
     pub fn replace(&mut self, spare: Vec<u8>) -> Vec<u8> {
         debug_assert!(spare.is_empty());
         std::mem::replace(&mut self.bytes, spare)

@@ -149,7 +149,7 @@ impl State {
         &self.shared
     }
 
-    /// Runs `work` with a host whom the script's functions can ask. False if Lua ran out of memory meanwhile.
+    /// Runs `work` with a host that the script's functions can ask. False if Lua ran out of memory meanwhile.
     pub(crate) fn lend(&mut self, host: &mut dyn Host, work: &mut dyn FnMut(Stack) -> Results) -> bool {
         let host: NonNull<dyn Host + '_> = NonNull::from(host);
         // SAFETY: only the lifetime changes, and the pointer is taken away below, before the borrow ends.
@@ -227,7 +227,7 @@ unsafe extern "C-unwind" fn hook(raw: *mut lua_State, _: *mut lua_Debug) {
         && shared.with_host(|host| host.tick()).unwrap_or(Flow::On) == Flow::On;
     if !may_go_on {
         stack.stop();
-        // SAFETY: an error value is on top, and nothing here is to be dropped.
+        // SAFETY: an error value is on top, and nothing here needs to be dropped.
         unsafe { ffi::lua_error(raw) };
     }
 }
@@ -443,8 +443,8 @@ impl Stack {
         unsafe { ffi::luaL_loadbuffer(self.0, text.as_ptr().cast(), text.len(), name.as_ptr()) == ffi::LUA_OK }
     }
 
-    /// Calls the function beneath so many arguments. An error is handed to the function at `handler`, whose result is
-    /// then on top, and the answer is false.
+    /// Calls the function beneath so many arguments. An error is handed to the function at `handler`; its result is
+    /// then on top, and the answer is an error.
     pub(crate) fn call(self, argument_count: i32, result_count: i32, handler: i32) -> Result<(), CallError> {
         match unsafe { ffi::lua_pcall(self.0, argument_count, result_count, handler) } {
             ffi::LUA_OK => Ok(()),

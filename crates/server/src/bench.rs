@@ -115,7 +115,7 @@ pub struct BenchArguments {
     /// Seed of all choices
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Process whose CPU use is reported beside the load, as a server on this machine; may be repeated, and adds up
+    /// Report the CPU use of this process, too, as of a server on this machine; may be repeated, and adds up
     #[arg(long, value_name = "PID")]
     pub server_pid: Vec<u32>,
     /// Write the figures as JSON to a file, or to the standard output with -

@@ -209,7 +209,7 @@ impl<'a> Session<'a> {
         Ok(is_well)
     }
 
-    /// The next reply; nothing if Control-C was pressed meanwhile. A connection whose reply was given up is closed.
+    /// The next reply; nothing if Control-C was pressed meanwhile. A connection is closed if its reply was given up.
     fn receive(&mut self) -> io::Result<Option<Frame>> {
         let connection = self.connection.as_mut().ok_or(ErrorKind::NotConnected)?;
         loop {

@@ -1,4 +1,4 @@
-//! `holdfast cluster`: how a cluster is, and what is to become of it. Any node can be asked, at the port of clients.
+//! `holdfast cluster`: the state of a cluster, and changes to it. Any node can be asked, at the port of clients.
 
 mod add;
 mod balance;

@@ -40,7 +40,7 @@ pub struct CompareArguments {
     /// 2; with --commands 2, or 0.5]
     #[arg(long, short)]
     pub seconds: Option<f64>,
-    /// Only scenarios whose name contains this text; with --huge, only such collections; with --commands, only such
+    /// Only scenarios with this text in their name; with --huge, only such collections; with --commands, only such
     /// commands
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,

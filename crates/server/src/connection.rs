@@ -58,7 +58,7 @@ impl Connection {
     pub fn receive(&mut self) -> io::Result<Frame> {
         loop {
             if let Some(frame) = self.decoder.next_frame().map_err(io::Error::other)? {
-                // A replica that was the primary a moment ago: somebody else is to be asked.
+                // A replica that was the primary a moment ago: another server must be asked.
                 self.misplaced |= matches!(&frame, Frame::Error(text) if text.starts_with(b"READONLY"));
                 return Ok(frame);
             }

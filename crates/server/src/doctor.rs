@@ -188,7 +188,7 @@ impl Dialer for Doors<'_> {
             Ok(connection) => Ok(Box::new(Line(connection))),
             Err(error) => {
                 let is_silent = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_late);
-                // Who takes connections is there, and says nothing.
+                // A server that takes connections is there, and says nothing.
                 let is_there = is_silent && self.reach(place).is_ok();
                 let told = format!("{error:#}");
                 Err(if is_there { DialError::Silent(told) } else { DialError::Refused(told) })

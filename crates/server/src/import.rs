@@ -233,7 +233,7 @@ impl Plan<'_> {
             ensure_empty(connection)?;
         }
         if findings.is_log {
-            // A later request may still use a key whose time has come by our clock.
+            // A later request may still use a key that has expired by our clock.
             set_import_mode(connection, true)?;
         }
         let mut sender = Sender::new(connection, self.replace || self.resume);

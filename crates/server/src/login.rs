@@ -9,7 +9,7 @@ use edge::ClientSecurity;
 use crate::connection::Connection;
 use crate::tls::{Stream, TlsArguments};
 
-/// Who the tool is, and how the connection is secured.
+/// The user that the tool acts as, and how the connection is secured.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Login {
     /// User to authenticate as

@@ -345,7 +345,7 @@ const ALERTS: &[Alert] = &[
         expression: "holdfast_disk_has_room == 0",
         lasts: "0m",
         severity: "critical",
-        summary: "{{ $labels.instance }} refuses writes for want of room on its disk",
+        summary: "{{ $labels.instance }} refuses writes: its disk has no room",
         description: "Make room on the file system of the data directory: writes are taken again by themselves.",
     },
     Alert {

@@ -309,7 +309,7 @@ fn run_stop(target: &TargetArguments) -> Result<()> {
     Ok(())
 }
 
-/// True if the process is to end.
+/// True if the process must end.
 fn is_over(over: &AtomicBool) -> bool {
     over.load(Ordering::Relaxed)
 }

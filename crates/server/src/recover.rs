@@ -211,8 +211,8 @@ impl Recovery {
             };
             let born = groups.iter().find_map(split_from);
             let replayed = found.replay(group, of_log, born, &mut beginnings, pace)?;
-            // Of a group that has come into being just now there may be no record yet, though others have given it what
-            // it is to hold.
+            // A group that has come into being just now may have no record yet, though others have given it what it
+            // will hold.
             let known = if group == 0 { replayed.state.roster().group_count(identity.group_count) } else { 0 };
             let begun = replayed.state.split_groups().map(|new| new.0 + 1).max().unwrap_or_default();
             count = count.max(known).max(begun);
@@ -299,7 +299,7 @@ impl Found {
         let is_empty = of_log.checkpoint.is_none() && seed.entries.is_empty();
         if let Some(born) = seed.born() {
             let split = beginnings.take(GroupId(group), born).with_context(|| {
-                format!("group {group} split off from group {}, whose log does not reach back to that", born.parent.0)
+                format!("group {group} split off from group {}, and its log does not reach back to that", born.parent.0)
             })?;
             seed.beginning = Some(Box::new(split));
         } else if let Some(born) = split_from.filter(|_| is_empty) {
@@ -315,7 +315,7 @@ impl Found {
     }
 }
 
-/// Writes a data directory whose groups begin with these states.
+/// Writes a data directory with groups that begin with these states.
 fn write(identity: &Identity, groups: &mut [GroupFound], path: &Path, pace: &mut Pace) -> Result<()> {
     let told = |fault: journal::Fault| told(path, &fault);
     let disk = RealDisk::open_directory(path).with_context(|| format!("cannot open {}", path.display()))?;

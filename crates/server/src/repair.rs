@@ -1,4 +1,4 @@
-//! `holdfast repair`: a node of a cluster whose files are damaged goes on with nothing, and is given everything again.
+//! `holdfast repair`: a node of a cluster that has damaged files goes on with nothing, and is given everything again.
 //!
 //! Damage is named, with file and offset. What is there is set aside and kept. The node keeps its number and its
 //! certificates, and has in each group what one has that never was given anything, but for the memory that it had lost
@@ -109,8 +109,8 @@ impl Found {
         let shown = directory.display();
         ensure!(
             directory.join(journal::IDENTITY_FILE).exists() || recovery::is_incomplete(directory),
-            "{shown} does not say whose it is: it holds no file '{}'. A node that has lost even that is removed \
-             (holdfast cluster remove), and another one joins with an empty directory",
+            "{shown} does not say which node it belongs to: it holds no file '{}'. A node that has lost even that is \
+             removed (holdfast cluster remove), and another one joins with an empty directory",
             journal::IDENTITY_FILE
         );
         let lock = DirectoryLock::acquire(directory).map_err(|error| match error.kind() {

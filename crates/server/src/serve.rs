@@ -33,7 +33,7 @@ const BIND_DEFAULT: &str = "127.0.0.1 -::1";
 /// In the data directory: what CONFIG REWRITE has written where there was no other file. Read where none is named.
 const OWN_FILE: &str = "holdfast.conf";
 
-/// Directives whose values are neither shown nor logged.
+/// Directives with values that are neither shown nor logged.
 const SECRETS: &[&str] =
     &["masterauth", "primaryauth", "requirepass", "tls-client-key-file-pass", "tls-key-file-pass", "token", "user"];
 
@@ -49,7 +49,7 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --bind ADDRESS…         where to listen: IPv4, IPv6, * or ::*;
                           with a leading - it may be missing            [127.0.0.1 -::1]
   --data-dir DIR          where data are kept                           [holdfast-data]
-  --join HOST:PORT        with an empty directory: join the cluster of the node whose cluster port this is
+  --join HOST:PORT        with an empty directory: join the cluster of the node with this cluster port
   --token TOKEN           what lets the node in there: see `holdfast cluster invite`; also HOLDFAST_TOKEN,
                           or --token-file FILE, neither of which shows in lists of processes
   --cluster-port N        where other nodes call                        [port + 10000]
@@ -72,7 +72,7 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --metrics-port N        answer GET /metrics here, for Prometheus      [none]
   --tls-port N            TCP port for clients that speak TLS           [none]
   --tls-cert-file FILE    certificate and --tls-key-file FILE for it, to be shown to clients and nodes
-  --tls-ca-cert-file FILE whose certificates are good
+  --tls-ca-cert-file FILE the authorities to trust
   --tls-auth-clients WHO  whether clients need one: yes, no, optional   [yes]
   --tls-cluster no        neither encrypt what travels between nodes nor ask who they are [auto]
   --cluster-compression-level N  compress it, from 1 (fast) to 19 (small) [0: not]
@@ -100,7 +100,7 @@ struct Plan {
     settings: Settings,
     data_directory: PathBuf,
     core_count: Option<u16>,
-    /// The levels that it is to act as if it knew no others.
+    /// The levels that it must act as if it knew no others.
     levels: Levels,
     config_file: Option<PathBuf>,
     /// `save` and the like, which may stand several times, and have stood already.
@@ -122,7 +122,7 @@ struct Plan {
 struct Verdict {
     directive: Directive,
     class: Class,
-    /// What is to be said of it.
+    /// What to say of it.
     text: String,
 }
 
@@ -191,8 +191,8 @@ fn begin_anew(words: &[String], invited: Option<&Invited>) -> Result<(), String>
     Err(format!("cannot start over: {cause}"))
 }
 
-/// What is to be run; nothing if help is asked for. What is wrong with it is in the log as well, if one is named before
-/// the mistake.
+/// What to run; nothing if help is asked for. What is wrong with it is in the log as well, if one is named before the
+/// mistake.
 fn options(words: &[String]) -> Result<Option<Options>, String> {
     if words.iter().any(|word| word == "--help" || word == "-h") {
         return Ok(None);
@@ -283,7 +283,7 @@ impl Plan {
                 self.accumulated.clear();
             }
         }
-        // The file comes first wherever it stands, so that the command line has the last word.
+        // The file comes first, at any place in the command line, so that the command line has the last word.
         directives.sort_by_key(|directive| directive.words[0] != "config");
         for directive in &directives {
             if directive.words[0] == "config" {

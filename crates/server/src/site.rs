@@ -291,7 +291,7 @@ fn hand_over(handover: &HandoverArguments) -> Result<()> {
 /// Waits until the far side has all that the near one has done; answers how far that is.
 fn drain(near: &mut Connection, far: &mut Connection, pause: Duration) -> Result<Vec<i64>> {
     let begun = Instant::now();
-    // A cut of all groups tells how long their logs are, wherever they are led.
+    // A cut of all groups tells how long their logs are, no matter where they are led.
     let name = format!("{:032x}", u128::from(now_ms().unsigned_abs()) << 64 | u128::from(std::process::id()));
     let reply = ask(near, &["BACKUP", "BEGIN", &name])?;
     let numbers = reply.elements().unwrap_or_default().iter().map(|element| match element {

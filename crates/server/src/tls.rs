@@ -32,7 +32,7 @@ pub struct TlsArguments {
 }
 
 impl TlsArguments {
-    /// What connections are to be secured with, if at all.
+    /// What to secure connections with, if at all.
     pub fn security(&self) -> Result<Option<ClientSecurity>> {
         if !self.tls {
             return Ok(None);
@@ -47,7 +47,7 @@ impl TlsArguments {
     }
 }
 
-/// A connection whose reads and writes wait.
+/// A connection with reads and writes that wait.
 pub enum Stream {
     Plain(TcpStream),
     Tls(Box<SecureStream>),

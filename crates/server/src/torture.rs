@@ -121,7 +121,7 @@ pub struct TortureArguments {
     pub quiet: bool,
 }
 
-/// Whom it is about.
+/// Which program it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Against {
     /// This program.
@@ -135,7 +135,7 @@ pub enum Against {
 pub enum Workload {
     /// Single reads and writes of values that are unique, and counters
     Register,
-    /// Transactions between accounts, whose total never changes
+    /// Transactions between accounts; their total never changes
     Transfer,
     /// Transactions that append to lists and read them
     Append,

@@ -71,7 +71,7 @@ pub struct History {
     pub transfers_ns: Vec<u64>,
     /// Refusals that promised that nothing had happened.
     pub refused_count: u64,
-    /// Operations whose outcome nobody told.
+    /// Operations with an outcome that nobody reported.
     pub unknown_count: u64,
     /// Transactions on lists.
     pub transactions: Vec<Transaction>,
@@ -368,7 +368,7 @@ impl Client {
     /// The next request, or several at once.
     pub fn ask(&mut self, now: u64, history: &mut History) -> Vec<u8> {
         let mut out = Vec::new();
-        // What is read in the end is to be the truth.
+        // What is read in the end must be the truth.
         let may_be_old = self.last_reads.is_none();
         if let Some(staleness_ms) = self.staleness_ms.filter(|_| may_be_old != self.has_said_so) {
             self.has_said_so = may_be_old;

@@ -2,10 +2,9 @@
 //!
 //! Transactions append unique elements to lists and read whole lists. A list that is only ever appended to tells its
 //! own history, so that everything can be derived from what was read (Kingsbury and Alvaro, "Elle: inferring isolation
-//! anomalies from experimental observations", 2020): who wrote before whom (ww), who read what whom wrote (wr), and
-//! who read before whom wrote (rw). If one transaction was answered before another was called, it comes first as well.
-//! A circle in that graph is a proof that no such order exists; the kinds of its edges name the anomaly:
-//!
+//! anomalies from experimental observations", 2020): which write came before which (ww), which write a read saw (wr),
+//! and which write a read came before (rw). If one transaction was answered before another was called, it comes first
+//! as well. A circle in that graph is a proof that no such order exists; the kinds of its edges name the anomaly:
 //! | circle of | name | |
 //! | --- | --- | --- |
 //! | ww | G0 | writes of two transactions interleave |
@@ -168,7 +167,7 @@ impl Judge<'_> {
                     }
                     Some(End::Aborted) => {
                         self.tell(ABORTED_READ, || {
-                            format!("element {element:x} of list {list}, whose transaction did not happen")
+                            format!("element {element:x} of list {list}, from a transaction that did not happen")
                         });
                     }
                     Some(_) => {}
@@ -327,7 +326,7 @@ impl Judge<'_> {
     }
 
     /// One node for each answer, in a chain: from a transaction to the node of its answer, and from the last answer
-    /// before a call to the transaction called. So a few edges say who came before whom.
+    /// before a call to the transaction called. So a few edges give the order in time of all transactions.
     fn add_time(&self, graph: &mut Graph) {
         let mut answers: Vec<(u64, u32)> = Vec::new();
         for (number, transaction) in self.transactions.iter().enumerate() {

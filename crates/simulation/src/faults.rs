@@ -143,7 +143,7 @@ impl Faults {
             faults.kill_every = 2 * SECOND;
         }
         if plan.canary == Some(Canary::BlindRise) {
-            // Who is there has been there for long.
+            // A node that is there has been there for long.
             (faults.kill_every, faults.power_cut_every, faults.pause_every) = (0, 0, 0);
         }
         if plan.is_orderly() {

@@ -739,7 +739,7 @@ impl Universe {
                     let most = [self.faults.sync_min + self.faults.sync_jitter, SECOND][self.prng.below(2) as usize];
                     let when = self.now + self.some(2 * most);
                     let power = self.prng.chance(1, 2);
-                    self.probes.reach("a node was to die at a step of a split");
+                    self.probes.reach("the end of a node was planned at a step of a split");
                     self.at(when, What::StepCrash { machine, life, power });
                 }
                 let process = self.machines[machine].process.as_mut().expect("it is alive");
@@ -1202,7 +1202,7 @@ impl Universe {
 
     // ---- agreement --------------------------------------------------------------------------------------------------
 
-    /// The machines whose nodes belong to the cluster, as the replica of group 0 has it that is furthest: at times
+    /// The machines with nodes that belong to the cluster, as the most advanced replica of group 0 has it: at times
     /// nobody leads. The first machines if it has no roster.
     pub(crate) fn members(&self) -> Vec<usize> {
         match self.roster() {
@@ -1307,7 +1307,7 @@ impl Universe {
         })
     }
 
-    /// The replicas of a group, if they are where they are to be, one leads, and all have applied as much.
+    /// The replicas of a group, if they are where they belong, one leads, and all have applied as much.
     fn replicas_of_one_length(&self, group: u32) -> Option<Vec<&Group>> {
         let members = self.members();
         let voters = self.voters_max(members.len());
@@ -1316,7 +1316,7 @@ impl Universe {
             let groups = machine.process.as_ref()?.cores.iter().flat_map(|host| host.core.groups());
             replicas.extend(groups.filter(|found| found.id().0 == group));
         }
-        // Who is to hold it does, and nobody else.
+        // The nodes that should hold it do, and nobody else.
         let placement = self.roster().and_then(|roster| roster.placement(GroupId(group)));
         let is_placed =
             |index: &usize| placement.as_ref().is_none_or(|nodes| nodes.contains(&self.machines[*index].node.0));

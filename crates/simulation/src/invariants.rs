@@ -39,7 +39,7 @@ pub enum Invariant {
     /// While two nodes do not hear each other, or a disk is full, no client of any node sees an error, and leaders are
     /// where they were, within a minute after it, without a step too many.
     Ailments,
-    /// A group that has as many voters as it is to have never has fewer, however it moves, as long as no node leaves.
+    /// A group that has as many voters as it should never has fewer, however it moves, as long as no node leaves.
     Replicated,
     /// At rest a zone holds two copies of a group only if all others with nodes hold one.
     Zoned,

@@ -133,7 +133,7 @@ pub struct Plan {
     pub levels: bool,
     /// One node lies to the others in all that they can find out, or that harms nobody's data.
     pub liars: bool,
-    /// A defect, if there is to be one.
+    /// A defect to plant, if any.
     pub canary: Option<Canary>,
 }
 

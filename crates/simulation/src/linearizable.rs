@@ -4,14 +4,14 @@
 //! configurations already tried ("Testing for linearizability", 2017): take any operation that no finished, untaken one
 //! wholly precedes, try its effect, and go on; a pair of (operations taken, value) that failed once fails always.
 //!
-//! An operation whose outcome is not known may have taken effect at any time after its call, or never. Operations of
-//! one session that were answered take effect in the order in which they were asked, although they overlap in time: a
+//! An operation with an unknown outcome may have taken effect at any time after its call, or never. Operations of one
+//! session that were answered take effect in the order in which they were asked, although they overlap in time: a
 //! pipeline is not a crowd.
 //!
 //! Crashes leave many operations of unknown outcome, and each doubles what there is to try. So as few as possible are
 //! taken, and no two that amount to the same:
 //!
-//! * One whose outcome is not known is taken only if it changes the value, and only for somebody who looks at it: not
+//! * One with an unknown outcome is taken only if it changes the value, and only for somebody who looks at it: not
 //!   before a blind write, which would hide it.
 //! * Of several that do the same, the first asked for is taken.
 //! * Values that nobody ever found are all one value.
@@ -72,7 +72,7 @@ pub struct Record {
     pub called: u64,
     /// When the answer came; `None` if the outcome is not known.
     pub answered: Option<u64>,
-    /// The session that asked, whose operations stand in the history in the order of its requests; 0 for one without
+    /// The session that asked. Its operations stand in the history in the order of its requests; 0 for one without
     /// order.
     pub session: u64,
     /// What and how.

@@ -36,8 +36,8 @@ pub struct Machine {
     pub started: u64,
     /// True time at which the last process ended.
     pub ended: Option<u64>,
-    /// True time of the last end whose page cache the power took, and from when on what was not on disk may have been
-    /// lost in it.
+    /// True time of the last stop in which a power cut took the page cache, and from when on what was not on disk may
+    /// have been lost in it.
     pub stopped: Option<(u64, u64)>,
     /// Nothing of it moves before this time.
     pub paused_until: u64,
@@ -115,7 +115,7 @@ pub struct CoreHost {
     pub logged_bytes: u64,
     /// Too much waits for the disk: clients are not read.
     pub is_held_up: bool,
-    /// Sessions whose bytes are not wanted for now, and the bytes.
+    /// Sessions that get no bytes delivered for now, and the bytes.
     pub held: BTreeMap<u64, Vec<u8>>,
 }
 

@@ -139,7 +139,7 @@ const CLOCKS_APART: u64 = 10_000;
 /// Chance of clients that share streams, apart from all other chance.
 const STREAMS_SEED: u64 = 0x5EED_0F57_2EA4;
 
-/// In one world in three clients share streams, too, if what they are told is to last. The other worlds are what they
+/// In one world in three clients share streams, too, if what they are told must last. The other worlds are what they
 /// would be without.
 fn shares_streams(plan: &Plan) -> bool {
     let is_usual = !plan.calm && !plan.is_orderly() && plan.canary.is_none();
@@ -171,7 +171,7 @@ pub struct Universe {
     last_connection: u64,
     pub(crate) clients: Vec<Client>,
     pub(crate) history: History,
-    /// How many replicas a group is to have. Kept, because it is asked at every turn, and settings are dear to make.
+    /// How many replicas a group should have. Kept, because it is asked at every turn, and settings are dear to make.
     pub(crate) replica_count: usize,
     /// Pairs of machines that cannot hear each other, by (speaker, listener).
     cut: std::collections::BTreeSet<(usize, usize)>,
@@ -197,7 +197,7 @@ pub struct Universe {
     /// Digests of groups at log indexes, as first seen on any replica.
     pub(crate) digests: BTreeMap<(u32, u64), (u64, u64)>,
     pub(crate) leaders: BTreeMap<u32, (u64, u64)>,
-    /// Terms in which groups had as many voters as they are to have.
+    /// Terms in which groups had as many voters as they should have.
     pub(crate) whole_since: BTreeMap<u32, u64>,
     /// How often a group's leader was another than before.
     pub(crate) leader_changes: BTreeMap<u32, u64>,
@@ -242,7 +242,7 @@ impl Universe {
             .map(|index| {
                 let drift = faults.clock_drift as i64;
                 let drift = match plan.canary {
-                    // One whose lease lasts too long, and others who are free too soon.
+                    // One with a lease that lasts too long, and others who are free too soon.
                     Some(Canary::LongLease) => {
                         if index == 0 {
                             -drift
@@ -510,7 +510,7 @@ impl Universe {
             }
             What::Ends { machine, life } => {
                 if self.is_alive(machine, life) {
-                    self.probes.reach("a process ended for want of a checkpoint");
+                    self.probes.reach("a process ended for lack of a checkpoint");
                     self.kill(machine);
                     self.boot_later(machine);
                 }
@@ -945,7 +945,7 @@ impl Universe {
         }
         let phases = self.phases_of(machine);
         let Some(process) = self.machines[machine].process.take() else { return };
-        // Who is alone in a group has nobody who could make good for it.
+        // A node that is alone in a group has nobody who could make up for it.
         let replicas = || process.cores.iter().flat_map(|host| host.core.groups()).filter(|group| !group.is_vacant());
         let has_others = replicas().all(|group| group.membership().voters.len() > 1);
         let is_chosen = machine as u64 == self.plan.seed % self.plan.nodes as u64;
@@ -1047,7 +1047,7 @@ const ROT_BYTES: u64 = 6_000;
 /// Machines that may join.
 const SPARES: usize = 2;
 
-/// Peace after which everything must be answered and agreed upon.
+/// Peace after which everything must be answered and agreed on.
 const LIVENESS_MAX: u64 = 60 * SECOND;
 
 /// More than any universe needs.

@@ -105,7 +105,7 @@ pub fn group_count(nodes: usize, cores: u16, replicas: usize) -> u32 {
     balance::wanted_count(&view)
 }
 
-/// What is to be found out.
+/// What a trial must find out.
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// What clients do, one after the other.

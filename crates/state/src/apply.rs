@@ -32,9 +32,9 @@ pub trait Meter {
 
 /// What somebody makes of the items of an entry while they are applied. Nothing of it decides what becomes of the data.
 ///
-/// The meter is asked for the commands of numbered requests, whose replies the state keeps.
+/// The meter is asked for the commands of numbered requests: the state keeps their replies.
 pub trait Effects: Meter {
-    /// A command that no gateway has numbered is to be run, once. Its reply goes where the caller likes.
+    /// Runs a command that no gateway has numbered, once. The caller decides where its reply goes.
     fn command(&mut self, run: CommandRun<'_>) {
         run.discard();
     }
@@ -139,11 +139,11 @@ pub enum What {
         /// False if that was known.
         is_news: bool,
     },
-    /// Something was said of who is to lead or to hold slots; true if it was not known.
+    /// Something was said of which node should lead or which group should hold slots; true if it was not known.
     Wished(bool),
     /// A gateway was told where a slot is.
     Moved,
-    /// A group was to split off.
+    /// A group had to split off.
     Split {
         /// Which.
         group: GroupId,
@@ -163,7 +163,7 @@ pub enum What {
 pub struct Cursor<'e> {
     reader: Reader<'e>,
     ahead: Reader<'e>,
-    /// Items whose keys have been looked up side by side.
+    /// Items with keys that have already been looked up, side by side.
     items_ahead: usize,
     moment: Moment,
 }
@@ -181,7 +181,7 @@ impl Cursor<'_> {
     }
 }
 
-/// A command of an entry that is to be run.
+/// A command of an entry, to be run.
 pub struct CommandRun<'a> {
     /// Form of the reply.
     pub protocol: Protocol,
@@ -222,7 +222,7 @@ impl CommandRun<'_> {
     }
 }
 
-/// A MULTI of an entry that is to be run.
+/// A MULTI of an entry, to be run.
 pub struct ExecRun<'a> {
     /// Its commands and what must not have changed.
     pub exec: ExecItem<'a>,
@@ -277,8 +277,8 @@ impl State {
         }
     }
 
-    /// Takes the next entry of the log, whose items [`State::apply_next`] then applies. Nothing for one that only marks
-    /// a new leader, or that changes who takes part in the group: consensus acts on that.
+    /// Takes the next entry of the log; [`State::apply_next`] then applies its items. Nothing for one that only marks a
+    /// new leader, or that changes who takes part in the group: consensus acts on that.
     ///
     /// # Panics
     /// As [`State::apply`].

@@ -369,7 +369,7 @@ impl Done<'_> {
                 break;
             }
         }
-        // What is no id is an option whose effect on groups cannot be told in these words.
+        // What is no id is an option. Its effect on groups cannot be expressed in these words.
         let place = self.args.get(index)?;
         if place != b"*" && !place.first()?.is_ascii_digit() {
             return None;

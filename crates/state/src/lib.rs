@@ -101,7 +101,7 @@ pub struct State {
     /// Of the last entry applied. Its wall clock never goes back.
     moment: Moment,
     prepared: BTreeMap<TransactionId, Prepared>,
-    /// Of transactions whose other participants may still ask.
+    /// Of transactions with other participants that may still ask.
     outcomes: Outcomes,
     /// In group 0: who belongs to the cluster.
     roster: Roster,
@@ -356,13 +356,13 @@ impl State {
         self.outcomes.look(transaction)
     }
 
-    /// The transactions behind this one, or all, whose end is known here, with whether they were committed, and the
-    /// groups that took part; none of them if that is not known.
+    /// The transactions behind this one, or all, that have an end known here, with whether they were committed, and the
+    /// groups that took part; none of those groups if they are not known.
     pub fn outcomes_behind(&self, last: Option<TransactionId>) -> impl Iterator<Item = (TransactionId, bool, &[u32])> {
         self.outcomes.behind(last)
     }
 
-    /// How many transactions there are whose end is known here.
+    /// How many transactions have an end that is known here.
     pub fn outcome_count(&self) -> usize {
         self.outcomes.count()
     }

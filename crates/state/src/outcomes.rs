@@ -1,9 +1,9 @@
 //! How transactions over several groups ended that others may still ask about: replicated state.
 //!
-//! A group that finds a transaction prepared without a gateway asks the other participants. Who has forgotten that it
-//! was committed would promise never to prepare it, and the asker would abort. So a *commit* is kept until its gateway
-//! says that all groups have ended it, or, if the gateway is gone, until the leader has heard so from each of them and
-//! logs that it can be forgotten. A *refusal* is kept for those that come late and want to prepare.
+//! A group that finds a transaction prepared without a gateway asks the other participants. One that has forgotten that
+//! it was committed would promise never to prepare it, and the asker would abort. So a *commit* is kept until its
+//! gateway says that all groups have ended it, or, if the gateway is gone, until the leader has heard so from each of
+//! them and logs that it can be forgotten. A *refusal* is kept for those that come late and want to prepare.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -80,7 +80,7 @@ impl Requests {
     }
 }
 
-/// What a step is to anyone who brings groups together.
+/// What a step means for a reader that brings groups together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// It has been done, as a part of a transaction if one is named.
@@ -280,7 +280,7 @@ impl Recorder {
         }
     }
 
-    /// A step of its own, in front of that of the item: something was swept away whose time had come.
+    /// A step of its own, in front of that of the item: something expired was swept away.
     fn sweep(&mut self, fill: impl FnOnce(&mut Step)) {
         let (index, moment) = (self.step.index, self.step.moment);
         let mut step = Step { index, moment, phase: Phase::Swept, ..Step::default() };

@@ -13,7 +13,7 @@ use message::{GroupId, NodeId, TransactionId};
 
 use crate::{Outcomes, ReplyCache, State};
 
-/// A transaction over several groups that one of them has prepared, and whose end that group does not know.
+/// A transaction over several groups that one of them has prepared without knowing how it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unresolved {
     /// Which.
@@ -29,9 +29,9 @@ pub struct Unresolved {
 }
 
 impl Unresolved {
-    /// Whether it is to take effect: a group that knows the end decides. If none does, it takes effect if every group
-    /// that takes part has prepared it. Otherwise no client can have been told that it did, unless the log of the group
-    /// that lacks it ends too early.
+    /// Whether it takes effect: a group that knows the end decides. If none does, it takes effect if every group that
+    /// takes part has prepared it. Otherwise no client can have been told that it did, unless the log of the group that
+    /// lacks it ends too early.
     pub fn is_committed(&self) -> bool {
         !self.committed.is_empty() || (self.aborted.is_empty() && self.unknown.is_empty())
     }

@@ -71,7 +71,7 @@ impl RequestIds {
         self.kept.insert(place, Kept { digest, until, reply });
     }
 
-    /// Forgets answers whose time is over: those that were due first, and not too many at once.
+    /// Forgets answers that have expired: those that were due first, and not too many at once.
     pub fn forget(&mut self, now: UnixMillis) {
         for _ in 0..FORGOTTEN_PER_ENTRY_MAX {
             match self.due.first() {
@@ -106,7 +106,7 @@ impl RequestIds {
         self.byte_count
     }
 
-    /// The answers of a slot, for the group that is to hold it.
+    /// The answers of a slot, for the group that will hold it.
     pub fn export_slot(&self, slot: Slot) -> Vec<u8> {
         let mut out = Vec::new();
         for (place, kept) in self.kept.iter().filter(|(place, _)| place.1 == slot) {

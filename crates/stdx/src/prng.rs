@@ -7,7 +7,7 @@
 pub struct Prng(u64);
 
 impl Prng {
-    /// A generator whose whole future is decided by `seed`.
+    /// A generator that is determined entirely by `seed`.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }

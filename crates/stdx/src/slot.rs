@@ -80,8 +80,8 @@ fn has_brace(key: &[u8]) -> bool {
     }
 }
 
-/// Eight bytes at a time, and what is left over likewise: a byte's share of the sum depends only on how many bytes
-/// follow it, so that eight look-ups need not wait for each other (Kounavis, Berry: "Novel table lookup-based
+/// Works on eight bytes at a time, and on the rest in the same way: a byte's share of the sum depends only on how many
+/// bytes follow it, so that eight look-ups need not wait for each other (Kounavis, Berry: "Novel table lookup-based
 /// algorithms for high-performance CRC generation", 2008).
 fn crc16(bytes: &[u8]) -> u16 {
     let (eights, rest) = bytes.as_chunks::<8>();
@@ -180,7 +180,7 @@ mod tests {
         assert_ne!(slot_of(b"{}foo"), slot_of(b""));
         assert_eq!(slot_of(b"a{foo}{bar}"), slot_of(b"foo"));
         assert_eq!(hash_tag(b"a{foo"), b"a{foo");
-        // Wherever in a key it stands, and whatever the others are.
+        // At any place in a key, and with any other bytes.
         for length in 3..40 {
             for open in 0..length - 2 {
                 for other in [b'z', b'|', 0, 0x7a, 0xfb, 0xff] {

@@ -35,7 +35,7 @@ pub struct Cluster {
     group: u32,
     seed: u64,
     pub transcript: String,
-    /// Replicas are told all that is delivered before they are asked what is to be done, as a host does.
+    /// Replicas are told all that is delivered before they are asked what to do, as a host does.
     pub settles_late: bool,
 }
 

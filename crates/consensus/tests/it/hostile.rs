@@ -212,8 +212,8 @@ fn who_was_led_far_ahead_is_followed_when_the_liar_is_gone() {
     }
 }
 
-/// A learner's term deposes the only voter, whose disk is slow. Nobody else's vote is asked for, which would wait for
-/// it.
+/// A learner's term deposes the only voter, which has a slow disk. Nobody else is asked for a vote: the request would
+/// wait for that disk.
 #[test]
 fn who_is_alone_leads_again_when_what_it_holds_is_on_its_disk() {
     let mut cluster = Cluster::new(1, 1, 1);
@@ -366,8 +366,8 @@ fn one_that_has_never_held_anything_votes_where_it_may() {
     }
 }
 
-/// A learner is being made a voter, and has more than the leader, which loses the end of its log. Who holds that change
-/// decides whether it votes by now.
+/// A learner is being made a voter, and has more than the leader, which loses the end of its log. Whether the learner
+/// votes by now depends on which replica holds that change.
 #[test]
 fn a_change_that_cannot_be_committed_makes_no_voter() {
     for holds_change in [false, true] {

@@ -1,6 +1,6 @@
-//! Toy cores whose mail is a number of hops: the thread that steps a core sends each piece on to another one, until it
-//! has hopped enough. They turn, rest, call and help by the code that real cores use, on real threads, without a
-//! time-out: mail that is forgotten once stops the test.
+//! Toy cores with hops as their mail: the thread that steps a core sends each piece on to another one, until it has
+//! hopped enough. They turn, rest, call and help by the code that real cores use, on real threads, without a time-out:
+//! mail that is forgotten once stops the test.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -286,8 +286,8 @@ fn no_mail_is_forgotten_and_no_core_is_stepped_by_two() {
 
 mod batches;
 
-/// The stances of a mailbox and the lock beside it, as a model whose every interleaving is looked at: one core whose
-/// own thread turns, rests and sleeps, and senders who leave mail, are called and come.
+/// The stances of a mailbox and the lock beside it, as a model that is checked in every interleaving: one core with its
+/// own thread that turns, rests and sleeps, and senders who leave mail, are called and come.
 mod model {
     use std::collections::BTreeSet;
 
@@ -333,8 +333,8 @@ mod model {
 
     const TURNS_MAX: u8 = 2;
 
-    /// All that may happen next. Who has been called may give up when the lock is taken, or come again when mail keeps
-    /// coming.
+    /// All that may happen next. A thread that has been called may give up when the lock is taken, or come again when
+    /// mail keeps coming.
     fn next(world: &World, gives_up: bool, comes_again: bool) -> Vec<World> {
         let mut worlds = Vec::new();
         let mut with = |act: &dyn Fn(&mut World)| {

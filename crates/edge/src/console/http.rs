@@ -24,7 +24,7 @@ pub struct Request {
     headers: BTreeMap<String, String>,
     /// What was sent behind the head.
     pub body: Vec<u8>,
-    /// The connection is to be used again.
+    /// The connection will be used again.
     pub is_kept: bool,
 }
 
@@ -150,7 +150,7 @@ impl Connection {
     /// The next request; `None` if the browser has gone, or asks for nothing in time.
     ///
     /// # Errors
-    /// What the browser is to be told; the connection ends after that.
+    /// What to tell the browser; the connection ends after that.
     pub fn read(&mut self) -> Result<Option<Request>, Refused> {
         let deadline = Instant::now() + CONSOLE_REQUEST_MAX;
         let end = loop {

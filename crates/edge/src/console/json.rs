@@ -3,7 +3,7 @@
 use resp::Frame;
 use serde_json::{Map, Value, json};
 
-/// A reply as JSON. Maps whose keys are text become objects. Bytes that are no text stand as `\xNN`, and longer strings
+/// A reply as JSON. Maps with text as keys become objects. Bytes that are no text stand as `\xNN`, and longer strings
 /// than `bytes_max` are cut, which is said behind them.
 pub fn of_frame(frame: &Frame, bytes_max: usize) -> Value {
     let list = |frames: &[Frame]| frames.iter().map(|frame| of_frame(frame, bytes_max)).collect::<Vec<_>>().into();

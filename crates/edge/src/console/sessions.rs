@@ -1,5 +1,5 @@
-//! Who has logged in to the console. Behind each of them is a session at a core like that of any client, with the same
-//! user: what a user may not ask for, the console cannot show to him.
+//! The users that have logged in to the console. Behind each of them is a session at a core like that of any client,
+//! with the same user: what a user may not ask for, the console cannot show.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
@@ -30,11 +30,11 @@ pub enum Unanswered {
 
 /// A client's session of the console.
 pub struct Session {
-    /// As whom.
+    /// The user that it acts as.
     pub user: String,
     stream: UnixStream,
     decoder: FrameDecoder,
-    /// Replies that are to come and that nobody waits for any more.
+    /// Replies that are still to come and that nobody waits for any more.
     owed_count: usize,
     database: u64,
     /// When it was last found that the user may look.
@@ -95,7 +95,7 @@ impl Session {
         }
         // Requests of the console are small: a core that does not even read them leaves room for many.
         self.stream.set_write_timeout(Some(CONSOLE_PATIENCE)).map_err(|_| Unanswered::Gone)?;
-        // Who has been turned away and cut finds out why: what was said before the cut can still be read.
+        // A client that has been turned away and cut finds out why: what was said before the cut can still be read.
         let _ = self.stream.write_all(&bytes);
         self.owed_count = requests.len();
         let mut replies = Vec::new();
@@ -131,8 +131,8 @@ impl Session {
         Ok(None)
     }
 
-    /// Says whether the user may look, or what he is told instead. A core that does not answer is what he may want to
-    /// look at: then the last answer counts.
+    /// Says whether the user may look, or what the user is told instead. A core that does not answer is what the user
+    /// may want to look at: then the last answer counts.
     ///
     /// # Errors
     /// If the session has ended.
@@ -195,8 +195,8 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a session, and answers the token that its browser is to show. Of too many the one goes that has asked for
-    /// nothing for longest.
+    /// Keeps a session, and answers the token that its browser must show. If there are too many, the one goes that has
+    /// asked for nothing for longest.
     ///
     /// # Errors
     /// If there is no chance to be had.
@@ -213,7 +213,7 @@ impl Sessions {
         Ok(token)
     }
 
-    /// The session of a token, if there is one. Who has asked for nothing for too long is forgotten.
+    /// The session of a token, if there is one. A session that has asked for nothing for too long is forgotten.
     pub fn of(&self, token: &str) -> Option<Arc<Mutex<Session>>> {
         self.forget_idle();
         let mut known = self.lock();

@@ -38,7 +38,7 @@ struct Model {
 /// The prices of a server with 16 cores that takes a turn for each core, and those of servers with as many cores as
 /// threads.
 const SET: [u64; 5] = [7_000, 8_500, 9_500, 13_500, 18_900];
-/// Of a server whose requests are dear because there are so many cores, and hardly dearer because there are so many
+/// Of a server with requests that cost much because there are so many cores, and hardly more because there are so many
 /// threads.
 const SET_FLAT: [u64; 5] = [14_000, 15_000, 16_000, 17_500, 18_900];
 const SET_PIPELINED: [u64; 5] = [1_700, 2_400, 2_700, 3_800, 4_800];

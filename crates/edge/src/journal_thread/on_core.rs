@@ -35,9 +35,9 @@ const SYNC_SHORT_US: u64 = 400;
 const REST: Duration = Duration::from_millis(100);
 
 impl JournalQueue {
-    /// Writes what cores have left, if that does not keep the one who calls this; otherwise wakes the thread for it.
-    /// True if it is written: those who waited have been told, and the caller is to see to the cores in `called`.
-    /// `may_sync` says that it may also wait for the disk, as long as that usually takes little.
+    /// Writes what cores have left, if that does not delay the caller; otherwise wakes the thread for it. True if it is
+    /// written: those that waited have been told, and the caller must see to the cores in `called`. `may_sync` says
+    /// that it may also wait for the disk, as long as that usually takes little.
     pub fn write_or_announce(&self, may_sync: bool, called: &mut Vec<usize>) -> bool {
         if !self.shared.has_unannounced.load(Ordering::SeqCst) {
             return false;
@@ -73,8 +73,8 @@ impl JournalQueue {
         outcome.has_written
     }
 
-    /// True if the thread sleeps, and nothing has been handed to it or is to be. That may change at once: this is for
-    /// the sake of those who gain nothing by being written here, not for safety.
+    /// True if the thread sleeps, has nothing handed to it, and no sync is under way. That may change at once: this is
+    /// for the sake of those who gain nothing by being written here, not for safety.
     fn thread_is_idle(&self) -> bool {
         let shared = &*self.shared;
         shared.sleep.load(Ordering::SeqCst) == PARKED

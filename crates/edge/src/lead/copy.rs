@@ -58,7 +58,7 @@ struct RdbSink {
     writer: RdbWriter<File>,
     functions: RdbWriter<Vec<u8>>,
     selected: Option<u16>,
-    /// For whom it is written.
+    /// The reader that it is written for.
     reader: Reader,
     /// Keys left out.
     left_out: u64,

@@ -192,7 +192,7 @@ impl Link {
     /// Writes what its socket takes. True if there is more, and the socket would take it.
     ///
     /// # Errors
-    /// Why it is to be cut off.
+    /// Why it must be cut off.
     pub fn flush(&mut self, backlog: Option<&Backlog>, buffer: &mut [u8]) -> Result<bool, String> {
         let mut budget = FOLLOWER_TURN_BYTES_MAX;
         while self.is_writable && budget > 0 {
@@ -222,7 +222,7 @@ impl Link {
             match &mut self.stage {
                 Stage::Sending { sent, .. } => *sent += written as u64,
                 Stage::Streaming(offset) => *offset += written as u64,
-                Stage::Waiting | Stage::Copying(_) => unreachable!("nothing but the head is sent to who waits"),
+                Stage::Waiting | Stage::Copying(_) => unreachable!("a follower that waits is sent only the head"),
             }
         }
         Ok(self.is_writable)
@@ -280,7 +280,7 @@ impl Link {
     /// Reads some of what it says; `end` is where the stream ends. True if there may be more.
     ///
     /// # Errors
-    /// Why it is to be cut off.
+    /// Why it must be cut off.
     pub fn hear(&mut self, end: u64, buffer: &mut [u8]) -> Result<bool, String> {
         if !self.is_readable {
             return Ok(false);

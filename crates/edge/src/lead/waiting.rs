@@ -1,4 +1,4 @@
-//! Who waits until replicas have something, and what replicas are asked for that.
+//! Clients that wait until replicas have something, and what replicas are asked for that.
 //!
 //! A replica acknowledges once in a second. Anyone who waits is not to wait for that: `REPLCONF GETACK *` in the stream
 //! is answered at once, with what has been carried out before it.
@@ -30,7 +30,7 @@ impl Leading {
             return self.answer(request, FollowersAnswer::default());
         }
         if request.places.is_empty() {
-            // Anyone who asks has been answered, and what it was answered about has been told to us before.
+            // The client has its answers, and we were told before that what it was answered about.
             request.places = self.merger.places();
         }
         let until = Instant::now() + Duration::from_millis(request.patience_ms);

@@ -7,7 +7,7 @@ use stdx::{Level, Levels};
 
 use super::version::{Unspoken, Voice, version_of};
 
-/// The version of who knows nothing of levels.
+/// The version of a node that knows nothing of levels.
 const FIRST_VERSION: u16 = version_of(Level::FIRST);
 
 const MAGIC: &[u8; 6] = b"HFPEER";
@@ -77,7 +77,7 @@ impl Purpose {
     }
 }
 
-/// Who dials, and whom.
+/// Who dials which node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// What for.
@@ -92,11 +92,11 @@ pub struct Hello {
     pub group_count: u32,
     /// What follows the answer is compressed.
     pub is_compressed: bool,
-    /// Drawn by the process of who dials when it started; 0 where it is not of interest.
+    /// Drawn by the process of the node that dials when it started; 0 where it is not of interest.
     pub life: u64,
     /// The version of the protocol that it is said in.
     pub version: u16,
-    /// Which levels matter to who dials.
+    /// Which levels matter to the node that dials.
     pub voice: Voice,
 }
 
@@ -113,7 +113,7 @@ pub struct Welcome {
     pub group_count: u32,
     /// Seed of the keyspace's hash, on which the order of SCAN rests.
     pub hash_seed: u64,
-    /// Which levels matter to who answers.
+    /// Which levels matter to the node that answers.
     pub voice: Voice,
 }
 
@@ -132,11 +132,11 @@ pub enum Verdict {
     Removed,
     /// Here all links are encrypted.
     NeedsTls,
-    /// Here no link is encrypted. Said to who has begun with TLS, to whom it is only not TLS.
+    /// Here no link is encrypted. Said to a node that has begun with TLS: to that node it is only not TLS.
     NoTls,
-    /// The versions differ. Who is told so sees it from the version of the answer.
+    /// The versions differ. The node that is told so sees it from the version of the answer.
     WrongVersion,
-    /// Who dials shows no certificate, and has no invitation.
+    /// The node that dials shows no certificate, and has no invitation.
     NotInvited,
     /// The certificate is that of another node.
     WrongNumber,
@@ -350,7 +350,8 @@ fn seal(mut out: Vec<u8>, length: usize) -> Vec<u8> {
 }
 
 /// The version of a greeting or its answer, as soon as so much of it has come. In every version it begins in the same
-/// way, so that ends of different versions, whose greetings may differ in length, tell each other instead of waiting.
+/// way, so that ends of different versions tell each other instead of waiting, although their greetings may differ in
+/// length.
 pub fn version_in(bytes: &[u8]) -> Result<Option<u16>, Malformed> {
     let seen = bytes.len().min(MAGIC.len());
     if bytes[..seen] != MAGIC[..seen] {

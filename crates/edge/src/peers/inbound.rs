@@ -25,7 +25,7 @@ pub struct Inbound {
     may_have_ended: bool,
 }
 
-/// Room for input that is kept when it is not needed any more: one large entry must not pin its size for ever.
+/// Room for input that is kept when it is not needed any more: one large entry must not pin its size forever.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 
 /// What a read gave.
@@ -75,7 +75,7 @@ impl Inbound {
     /// Reads once into `buffer`, and hands out what is whole by then: each message with its group.
     ///
     /// # Errors
-    /// Why nothing more is to be heard from there.
+    /// Why nothing more must be read from there.
     pub fn hear(&mut self, buffer: &mut [u8], take: impl FnMut(u32, &[u8])) -> Result<Heard, String> {
         let count = loop {
             match self.wire.read(buffer) {

@@ -20,7 +20,7 @@ use crate::tls::LinkSecurity;
 
 /// See the module.
 pub struct Link {
-    /// To whom.
+    /// The node at the other end.
     pub node: NodeId,
     /// For what.
     pub lane: Lane,
@@ -32,7 +32,7 @@ pub struct Link {
     pub is_writable: bool,
     /// A message has been dropped, and nobody told yet.
     pub has_dropped: bool,
-    /// The socket broke under somebody who wrote; the link is to be cut.
+    /// The socket broke under somebody who wrote; the link must be cut.
     pub failure: Option<String>,
     address: String,
     pause: Duration,
@@ -72,7 +72,7 @@ pub enum State {
     },
     /// Somebody may answer.
     Greeting {
-        /// To whom it was said.
+        /// The connection on which it was said.
         wire: Wire,
         /// When.
         since: Instant,

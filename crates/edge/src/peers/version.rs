@@ -1,8 +1,8 @@
 //! Which versions of the protocol two nodes may speak, and which of them they do.
 //!
-//! Each level has its version. A node speaks those of the levels that its program knows, but for those below what it
-//! has in its logs: who knows nothing of that must not be given it. Who dials begins with the latest version, and falls
-//! back to the one in which the other end has refused that.
+//! Each level has its version. A node speaks those of the levels that its program knows, except those below what it has
+//! in its logs: a node that knows nothing of that must not be given it. The node that dials begins with the latest
+//! version, and falls back to the one in which the other end has refused that.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -16,7 +16,7 @@ pub const fn version_of(level: Level) -> u16 {
     level.0 as u16 + 8
 }
 
-/// The level whose version this is.
+/// The level that speaks this version.
 fn level_of(version: u16) -> Level {
     Level(u8::try_from(version.saturating_sub(8)).unwrap_or(u8::MAX))
 }

@@ -114,7 +114,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Opens what there is, or starts over. With what is to be told of it.
+    /// Opens what there is, or starts over. With what to say about that, if anything.
     ///
     /// # Errors
     /// If it cannot be read or written.
@@ -820,7 +820,7 @@ mod tests {
         let (backlog, news) = scratch.open(1 << 20);
         assert_eq!((news, indices(&backlog)), (None, vec![5, 3, 4]));
         assert_eq!(read(&backlog).len(), 3);
-        // Who knew of one group goes on; who has seen less of it does not.
+        // A reader that knew of one group goes on; one that has seen less of it does not.
         let begins: Vec<_> = backlog.segments().iter().map(|segment| segment.places.clone()).collect();
         assert!(
             reaches_back(&begins[0], &[0]) && !reaches_back(&begins[1], &[5]) && !reaches_back(&begins[1], &[4, 3, 4])

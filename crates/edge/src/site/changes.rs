@@ -37,7 +37,7 @@ impl Site {
 /// Serves clients until the process ends.
 pub fn run(host: &Arc<Host>) {
     if !host.site.is_on {
-        // Cores turn away who asks.
+        // Cores turn clients away that ask.
         return;
     }
     let mut desk = Desk { host, waiting: Vec::new(), idle: VecDeque::new(), version: 0, held_bytes_max: 0 };

@@ -6,7 +6,7 @@
 //!
 //! All events of moments up to `base` have been read, and of the later ones those up to `number` of `moment`. Moments
 //! and numbers are the same at all nodes, so that says it all. The places of groups at `base` are there to find out a
-//! log that has lost its end since. Numbers are LEB128, all else is little-endian.
+//! log that has lost its end since. Numbers are LEB128, everything else is little-endian.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -25,7 +25,7 @@ const TEXT_BYTES_MAX: usize = (HEAD_BYTES + 10 * (GROUPS_MAX as usize + 2) + CHE
 /// A place among the changes of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// Whose changes they are.
+    /// The cluster with these changes.
     pub cluster: u128,
     /// All of earlier moments and of this one has been read.
     pub base: UnixMillis,
@@ -137,7 +137,7 @@ mod tests {
             bytes[..bytes.len() - CHECKSUM_BYTES].to_vec()
         });
         Fuzz::new("changes-cursors", corpus).run(|input| {
-            // Who means harm knows how to make a checksum.
+            // An attacker knows how to make a checksum.
             let mut bytes = input.to_vec();
             bytes.extend_from_slice(&crc32c::crc32c(input).to_le_bytes());
             let Some(cursor) = Cursor::decode(URL_SAFE_NO_PAD.encode(&bytes).as_bytes()) else { return 0 };

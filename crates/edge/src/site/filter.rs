@@ -133,7 +133,7 @@ fn for_each_request(requests: &Requests, mut visit: impl FnMut(u16, Args<'_>, &[
         while begin < end {
             let rest = &requests.bytes[begin..end];
             let Ok(Parsed::Request { consumed }) = RequestParser::new().parse(rest, &limits, &mut spans) else {
-                panic!("a request of the backlog, whose checksum was right, is none: what follows would be left out");
+                panic!("a request of the backlog had the right checksum and is none: what follows would be left out");
             };
             visit(database, Args::new(rest, &spans), &rest[..consumed]);
             begin += consumed;

@@ -45,7 +45,7 @@ const COMMIT_PATIENCE: Duration = Duration::from_secs(60);
 const PASSING: [&str; 8] =
     ["CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN", "NOREPLICAS", "MISCONF", "OOM", "BUSY "];
 
-/// Starts to follow, if the settings say whom.
+/// Starts to follow, if the settings name a site.
 ///
 /// # Errors
 /// If an address or a certificate is of no use.
@@ -495,8 +495,8 @@ struct Link<'a> {
     sweep: Option<Sweep>,
 }
 
-/// Looks for keys whose time has come, again and again. A near node tells what it sweeps away; but what it had swept
-/// away before it was started again, or before it was followed, it does not tell again.
+/// Looks for expired keys, again and again. A near node tells what it sweeps away; but what it had swept away before it
+/// was started again, or before it was followed, it does not tell again.
 struct Sweep {
     database: u16,
     cursor: Vec<u8>,
@@ -506,7 +506,7 @@ impl Link<'_> {
     fn run(&mut self, number: usize) -> Result<(), End> {
         let outcome = self.hear_all(number);
         if !matches!(outcome, Err(End::StandBy)) {
-            // Anyone who wants to promote this cluster is to know that the near side is not heard.
+            // An operator who wants to promote this cluster must know that the near side is not heard.
             let next = Record { is_linked: false, written_ms: clock::now().unix.0, ..self.record.clone() };
             let _ = self.own.commit(&self.record.clone(), &[], &next);
         }
@@ -565,8 +565,8 @@ impl Link<'_> {
         }
     }
 
-    /// Removes some of the keys whose deadlines are not behind the moment that is shown: at the near side nobody sees
-    /// them any more.
+    /// Removes some of the keys with deadlines that are not behind the moment that is shown: at the near side nobody
+    /// sees them any more.
     fn sweep_some(&mut self) -> Result<(), End> {
         if self.record.phase != "following" {
             return Ok(());

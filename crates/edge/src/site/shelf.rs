@@ -113,7 +113,7 @@ impl Shelf {
         let mut wishes = lock(&self.wishes);
         loop {
             match wishes.pop_front() {
-                // Nobody else holds one whose reader has gone.
+                // Nobody else holds a wish after its reader has gone.
                 Some(wish) if Arc::strong_count(&wish) == 1 => {}
                 Some(wish) => return wish,
                 None => {
@@ -177,7 +177,7 @@ fn fetch(site: &Site, shelf: &Shelf, known: &mut Option<Archive>, wanted: &Wante
     fault.map_or(Ok(None), Err)
 }
 
-/// Files whose names say that they may be what is wanted, the likeliest in front.
+/// Files with names that say that they may be what is wanted, the likeliest in front.
 fn candidates(files: Vec<ChangesInfo>, wanted: &Wanted) -> Vec<ChangesInfo> {
     let mut found: Vec<ChangesInfo> = match wanted {
         Wanted::Behind(moment) => files.into_iter().filter(|file| file.span.from <= *moment).collect(),

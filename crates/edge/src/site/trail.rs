@@ -1,5 +1,5 @@
-//! What groups have done, from some moment on, wherever it is kept: in the archive as long as the backlog of this node
-//! does not reach back so far, and then in the backlog.
+//! What groups have done, from some moment on, from any place that keeps it: from the archive as long as the backlog of
+//! this node does not reach back so far, and then from the backlog.
 //!
 //! ```text
 //!   archive:  ├─ file ─┤         of one node
@@ -91,8 +91,8 @@ pub fn follows(begin: &[Place], places: &[Place]) -> bool {
     })
 }
 
-/// Where the backlog of this node, or a file of it, begins, for who goes on behind a moment: of groups that were told
-/// of at different moments, behind the latest of these.
+/// Where the backlog of this node, or a file of it, begins, for a reader that goes on behind a moment: of groups that
+/// were told of at different moments, behind the latest of these.
 pub fn first_moment(places: &[Place]) -> UnixMillis {
     places.iter().map(|place| place.moment).max().unwrap_or_default()
 }
@@ -289,7 +289,7 @@ mod tests {
         Step { index, moment: UnixMillis(index as i64 * 10), requests, ..Step::default() }
     }
 
-    /// A log of a group, whose entries have some steps each, cut into tapes anywhere.
+    /// A log of a group with entries of some steps each, cut into tapes anywhere.
     fn tapes(steps: &[Step], from: usize, prng: &mut Prng) -> Vec<Tape> {
         let (mut tapes, mut begin) = (Vec::new(), from);
         while begin < steps.len() {

@@ -39,7 +39,7 @@ pub struct State {
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// Whose changes follow.
+    /// The cluster with the changes that follow.
     Hello { cluster: u128 },
     /// A copy of so many bytes follows, of what groups held behind these places.
     Copy { places: Vec<u64>, moment: UnixMillis, bytes: u64 },

@@ -21,7 +21,7 @@ use rustls::version::TLS13;
 
 use super::{ANYBODY, Authorities, SignedBy, in_words, read_chain, read_key, unusable};
 
-/// A secret shorter than this could be guessed by who has seen a proof.
+/// A secret shorter than this could be guessed by anyone who has seen a proof.
 const SECRET_BYTES_MIN: usize = 16;
 
 const PROOF_BYTES: usize = 32;

@@ -3,7 +3,7 @@
 //! It reads and writes like the socket beneath it: what can be had without waiting, an edge of the socket when there is
 //! more. Two things are different. A read that leaves room in the buffer has drained the socket, as with a plain one,
 //! but what it found there may be nothing but the protocol's own: then there is nothing to read. And bytes count as
-//! written only when what holds them has left for the socket; anyone who writes keeps the others, as he does anyway,
+//! written only when what holds them has left for the socket; a caller that writes keeps the others, as it does anyway,
 //! and gives them again.
 
 use std::cell::RefCell;
@@ -196,7 +196,7 @@ impl<S: Read + Write> TlsStream<S> {
                     return Ok(bytes.len());
                 }
                 Ok(_) => {}
-                // What has been decrypted is to be taken first.
+                // What has been decrypted must be taken first.
                 Err(_) => break,
             }
             match self.tls.process_new_packets() {

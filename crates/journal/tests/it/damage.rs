@@ -273,7 +273,7 @@ fn what_remains_of_a_last_record_is_told_though_the_mark_was_lost_with_the_power
         let why = recovered.tail_in_question.expect("it is in question");
         assert!(why.starts_with(&format!("{FIRST} ends at offset {}: ", place[0])), "{why}");
     }
-    // Of a record whose header never arrived nothing remains, and nothing is asked.
+    // If a record's header never arrived, nothing of the record remains, and nothing is asked.
     let mut content = disk.content(FIRST);
     content[place[0]..place[0] + 32].fill(0);
     disk.replace(FIRST, &content);

@@ -124,7 +124,7 @@ pub fn entry(prng: &mut Prng, term: u64, index: u64, bytes_max: u64) -> Entry {
     Entry { term, index, kind, data: Bytes::from(data) }
 }
 
-/// Draws the next step of a host whose groups are like this.
+/// Draws the next step of a host with groups in this state.
 pub fn draw(prng: &mut Prng, groups: &Groups, term: &mut u64) -> Step {
     let last = |group: u32| -> (u64, u64) {
         let Some(found) = groups.get(&group) else { return (0, 0) };

@@ -242,7 +242,7 @@ fn to_look_finds_what_opening_finds_and_changes_nothing() {
         journal.append_durably(&[append(0, index, 5_000)]).unwrap();
     }
     drop(journal);
-    // A crash while the next segment was being made, and one whose last record is torn.
+    // A crash while the next segment was being made, and a segment with a torn last record.
     let last = disk.names().into_iter().filter(|name| name.starts_with("log-")).max().unwrap();
     let torn = disk.copy();
     let mut segment = torn.content(&last);

@@ -102,7 +102,7 @@ fn a_record_with_later_entries_that_have_been_replaced_does_not_end_the_search()
     assert_eq!(reader.read(&journal.map(), &span(0, 8, 9, &terms)).unwrap(), [entry(2, 8), entry(2, 9)]);
 }
 
-/// A reader that took these entries for not written yet would wait for them for ever.
+/// A reader that took these entries for not written yet would wait for them without end.
 #[test]
 fn what_a_checkpoint_covers_and_is_not_there_is_gone_whatever_stands_behind_it() {
     let disk = MemoryDisk::default();

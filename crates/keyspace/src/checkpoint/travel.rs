@@ -53,7 +53,7 @@ pub struct Importing {
     at: usize,
     deadline: Option<i64>,
     value: Value,
-    /// Elements that a large collection is to have.
+    /// How many elements a large collection will have.
     len: usize,
 }
 

@@ -175,7 +175,7 @@ pub(crate) fn is_packed(bytes: &[u8]) -> bool {
 #[derive(Clone, Copy)]
 pub struct Hash<'a> {
     form: Form<'a>,
-    /// Milliseconds since the epoch; fields whose deadline is not later do not exist.
+    /// Milliseconds since the epoch; fields with a deadline not later than this do not exist.
     now: i64,
 }
 

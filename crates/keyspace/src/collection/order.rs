@@ -38,7 +38,7 @@ pub(crate) fn place_of(member: &[u8]) -> u32 {
 
 /// An element that lies in this order.
 pub(crate) trait Placed: Element<Key = u32> {
-    /// The member, or field, whose place is the element's key.
+    /// The member, or field: its place is the element's key.
     fn text(&self) -> &[u8];
 }
 

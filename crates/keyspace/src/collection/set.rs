@@ -168,7 +168,7 @@ fn width_of(number: i64) -> usize {
     }
 }
 
-/// A set of integers from a width and the numbers as they are to lie, if they are in order.
+/// A set of integers from a width and the numbers as they will lie, if they are in order.
 pub(crate) fn integers_of(width: u8, numbers: &[u8]) -> Option<Vec<u8>> {
     let bytes = [&[width], numbers].concat();
     is_integers(&bytes).then_some(bytes)

@@ -66,7 +66,7 @@ pub(crate) enum References {
     Heeded,
 }
 
-/// What an entry's id is to be.
+/// Which id an entry gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// The time, or the next.
@@ -91,7 +91,7 @@ impl Stream {
         Self { is_whole: true, ..Self::unfinished() }
     }
 
-    /// One whose parts are yet to come in.
+    /// A stream with parts that are yet to come in.
     pub(super) fn unfinished() -> Self {
         Self {
             blocks: Tree::new(),

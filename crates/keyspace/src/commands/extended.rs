@@ -55,7 +55,7 @@ impl PartialOrd for Extended {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         let key = |number: &Self| match number.magnitude {
             Infinite => (EXPONENT_MAX + 1, 0),
-            // Of two mantissas whose highest bits are not set, both exponents are the least.
+            // If two mantissas do not have their highest bits set, both exponents are the least.
             Finite { mantissa, exponent } => (exponent, mantissa),
         };
         let is_zero = |number: &Self| number.magnitude == ZERO;
@@ -385,7 +385,7 @@ impl Natural {
         self.trim();
     }
 
-    /// Calls `change` with factors of at most nineteen digits whose product is ten to the `power`.
+    /// Calls `change` with factors of at most nineteen digits; their product is ten to the `power`.
     fn for_each_power_of_ten(&mut self, mut power: u32, mut change: impl FnMut(&mut Self, u64)) {
         while power > 0 {
             let step = power.min(19);

@@ -1,4 +1,4 @@
-//! Commands on positions, which are sorted sets whose scores are places on the earth.
+//! Commands on positions. These are sorted sets with places on the earth as scores.
 
 mod add;
 mod cells;
@@ -27,7 +27,7 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &search::GEOSEARCHSTORE,
 ];
 
-/// The point whose longitude is the word at `first`, and whose latitude is the next.
+/// The point with the word at `first` as its longitude and the next word as its latitude.
 fn point(args: Args<'_>, first: usize) -> Result<Point, Refusal> {
     let number = |at| double::parse(args.at(at)).ok_or(Refusal::NOT_A_FLOAT);
     let (longitude, latitude) = (number(first)?, number(first + 1)?);

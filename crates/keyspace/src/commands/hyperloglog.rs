@@ -17,7 +17,7 @@ const PFADD: DataCommand = DataCommand {
     name: "pfadd",
     since: "2.8.9",
     group: Group::Hyperloglog,
-    summary: "Adds elements to a HyperLogLog, and tells whether its estimate may have changed.",
+    summary: "Adds elements to a HyperLogLog, and returns whether its estimate may have changed.",
     complexity: "O(1) for each element.",
     syntax: "key [element ...]",
     arity: -2,
@@ -152,7 +152,7 @@ const PFMERGE: DataCommand = DataCommand {
     name: "pfmerge",
     since: "2.8.9",
     group: Group::Hyperloglog,
-    summary: "Adds to one HyperLogLog all that was added to others.",
+    summary: "Merges HyperLogLogs into one.",
     complexity: "O(N) where N is the number of HyperLogLogs, each as costly as all of its registers.",
     syntax: "destkey [sourcekey ...]",
     arity: -2,
@@ -203,7 +203,7 @@ const PFDEBUG: DataCommand = DataCommand {
     name: "pfdebug",
     since: "2.8.9",
     group: Group::Hyperloglog,
-    summary: "Shows how a HyperLogLog is kept: GETREG its registers, DECODE its runs, ENCODING its form; TODENSE changes that.",
+    summary: "Shows how a HyperLogLog is stored: GETREG registers, DECODE runs, ENCODING its form; TODENSE changes that.",
     complexity: "O(N) where N is the number of registers.",
     syntax: "subcommand key",
     arity: 3,
@@ -228,7 +228,7 @@ fn pfdebug(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     if is(word, "getreg") {
         let mut registers = Registers::new();
         sketch.merge_into(&mut registers)?;
-        // As in Redis, to look at the registers is to make them dense.
+        // As in Redis, looking at the registers makes them dense.
         make_dense(edit, key)?;
         writer.array(REGISTERS);
         registers.iter().for_each(|register| writer.integer(register.into()));
@@ -263,7 +263,7 @@ const PFSELFTEST: DataCommand = DataCommand {
     name: "pfselftest",
     since: "2.8.9",
     group: Group::Hyperloglog,
-    summary: "Tries out whether estimates are right.",
+    summary: "Tests whether estimates are right.",
     complexity: "O(N) where N is a fixed number of elements.",
     syntax: "",
     arity: 1,

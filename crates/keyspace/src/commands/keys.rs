@@ -65,7 +65,7 @@ const fn all_words(access: Access, notes: &'static [&'static str]) -> KeySpec {
     keys_from(1, -1, access, notes)
 }
 
-/// Keys whose names depend on what the command finds.
+/// Keys with names that depend on what the command finds.
 const fn unknown_keys(access: Access, notes: &'static [&'static str]) -> KeySpec {
     KeySpec { access, begin: Begin::Unknown, find: Find::Unknown, notes }
 }

@@ -42,7 +42,7 @@ pub(super) const COMMANDS: &[&DataCommand] = &[
     &info::XINFO,
 ];
 
-/// What is common to commands whose first word is the key of a stream.
+/// What is common to commands that take the key of a stream as their first word.
 const ON_STREAM: DataCommand = DataCommand { since: "5.0.0", group: command::Group::Stream, ..super::BLANK };
 
 /// An id of which the second number may be missing; neither `-` nor `+`.

@@ -54,7 +54,7 @@ const PROJECTION_MAX: usize = 1 << 26;
 /// A vector as it is given.
 struct Given {
     vector: Vec<f32>,
-    /// Onto how many dimensions it is to be projected; 0 if it is not said.
+    /// How many dimensions to project it onto; 0 if that is not said.
     reduced: usize,
     /// Words that it takes.
     words: usize,

@@ -7,9 +7,9 @@
 //!
 //! The id holds nine letters of six bits each and, in its low ten bits, the version of what follows.
 //!
-//! RedisJSON has written documents in three ways whose form is known: 0, their values one by one; 2 and 3, their text.
-//! What is written here is 3, which all its versions since 2.0 read. 4, of Redis 8.4 on, is the memory of a library,
-//! and cannot be read.
+//! RedisJSON has written documents in three ways of a known form: 0, their values one by one; 2 and 3, their text. What
+//! is written here is 3, which all its versions since 2.0 read. 4, of Redis 8.4 on, is the memory of a library, and
+//! cannot be read.
 
 use std::borrow::Cow;
 

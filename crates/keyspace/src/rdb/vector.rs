@@ -86,7 +86,7 @@ fn numbers_of(set: &VectorSet, slot: u32) -> Vec<u64> {
     numbers
 }
 
-/// An element whose links are ids.
+/// An element with ids as its links.
 struct Read<'a> {
     name: std::borrow::Cow<'a, [u8]>,
     attributes: std::borrow::Cow<'a, [u8]>,

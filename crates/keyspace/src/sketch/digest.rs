@@ -1,6 +1,6 @@
 //! t-digests (Dunning, Ertl, 2019): how values are distributed, as a few weighted means that lie dense where quantiles
 //! are extreme. Values gather behind the means that are there until there is no more room; then all are sorted and
-//! merged. Anyone who asks sees them merged, but does not merge them: that would be a change.
+//! merged. A query sees them merged, but does not merge them: that would be a change.
 
 use std::borrow::Cow;
 use std::f64::consts::PI;

@@ -10,7 +10,7 @@ use super::{Body, ELEMENTS_MAX, Near, VectorSet, level_for};
 pub(crate) const BUILD_EFFORT_DEFAULT: usize = 200;
 /// How many a search keeps in view, if nothing else is said.
 pub(crate) const SEARCH_EFFORT_DEFAULT: usize = 100;
-/// Most that either keeps in view, whatever is said, unless as many are to be found: this bounds how long it takes.
+/// Most that either keeps in view, whatever is said, unless more must be found: this bounds how long it takes.
 pub(crate) const EFFORT_MAX: usize = 10_000;
 
 /// Bytes of directions that are compared at most when an element is joined to others or taken from them; what then is
@@ -158,7 +158,7 @@ impl VectorSet {
         found.into_sorted_vec()
     }
 
-    /// Adds an element, whose name must be new.
+    /// Adds an element. Its name must be new.
     ///
     /// # Panics
     /// If there are as many elements as there are slots.
@@ -272,9 +272,9 @@ impl VectorSet {
         chosen
     }
 
-    /// Sees to it that an element has room for one more, `comer`, which is as far from it as it says. Who has to go is
-    /// the farthest one that another one, nearer to both, leads to. False if that is the newcomer itself, unless it
-    /// must stay. Who has no other link is joined to the newcomer instead.
+    /// Sees to it that an element has room for one more, `comer`, which is as far from it as it says. The one that has
+    /// to go is the farthest one that another one, nearer to both, leads to. False if that is the newcomer itself,
+    /// unless it must stay. An element that has no other link is joined to the newcomer instead.
     fn make_room(&mut self, keeper: u32, comer: Near, layer: usize, must: bool, budget: &mut Budget) -> bool {
         let capacity = self.shape.capacity(layer);
         let count = self.links(keeper, layer).len();

@@ -1,4 +1,4 @@
-//! An array whose clones share what neither side has changed: elements by number, in small blocks.
+//! An array that shares with its clones what neither side has changed: elements by number, in small blocks.
 //!
 //! Unlike a [`crate::tree`] it neither inserts nor cuts; so an element is three references away, whatever the length.
 

@@ -5,8 +5,8 @@
 //! compared too.
 //!
 //! Left out is what Redis itself does not define: a signed BITFIELD SET within a field's size of the least 64-bit
-//! number under `OVERFLOW SAT` (Redis answers with the greatest number, we with the least), and `#` offsets whose
-//! product leaves 64 bits.
+//! number under `OVERFLOW SAT` (Redis answers with the greatest number, we with the least), and `#` offsets that leave
+//! 64 bits when they are multiplied.
 
 use command::{Flag, Group};
 use keyspace::{COMMANDS, DataCommand, find};
@@ -49,7 +49,7 @@ enum Topic {
     Sketches,
     /// Hashes. Where a form keeps no order, the order of replies is not compared.
     Hashes,
-    /// Sets, compared likewise.
+    /// Sets, compared in the same way.
     Sets,
     /// Lists, and what is sorted.
     Lists,
@@ -102,7 +102,7 @@ fn old_syntax(command: &DataCommand) -> String {
     })
 }
 
-/// Commands whose replies have the elements in an order that is each side's own.
+/// Commands that reply with the elements in an order that is each side's own.
 const UNORDERED: &[&str] =
     &["hgetall", "hkeys", "hvals", "hscan", "smembers", "sinter", "sunion", "sdiff", "sscan", "srandmember", "zscan"];
 

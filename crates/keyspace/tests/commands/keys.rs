@@ -340,7 +340,7 @@ fn likeness(words: &Words) -> Likeness {
     }
 }
 
-/// True of a RESTORE whose time to live or idle time overflows in the reference, which then makes of it what it likes.
+/// True of a RESTORE with a time to live or idle time that overflows in the reference. Its result there is arbitrary.
 fn overflows(words: &Words) -> bool {
     let number = |word: &Vec<u8>| std::str::from_utf8(word).ok()?.parse::<i64>().ok();
     let any_above = |words: &[Vec<u8>], limit| words.iter().filter_map(number).any(|number| number > limit);

@@ -101,7 +101,7 @@ fn top_k_line(prng: &mut Prng, key: &str) -> String {
     }
 }
 
-/// Anyone who asks RedisBloom of a digest changes it, so that values are added first and questions come then.
+/// RedisBloom changes a digest when it is asked about it, so values are added first and questions come then.
 fn digest_lines(prng: &mut Prng) -> Vec<Line> {
     let mut lines = vec![line("FLUSHALL")];
     for key in ["d1", "d2"] {

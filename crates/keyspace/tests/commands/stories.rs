@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Each `#` line begins a story in an empty keyspace. `wait 20ms` lets time pass. A reply is written as redis-cli shows
-//! it, lists in brackets. A story whose title begins with `Since` and a version after 7.0 is not told to the reference,
-//! which is a Redis 7.0. With `UPDATE_EXPECT=1` the files are written again from what the *reference* replies; commit
-//! that only when it is understood.
+//! it, lists in brackets. A story with a title that begins with `Since` and a version after 7.0 is not told to the
+//! reference, which is a Redis 7.0. With `UPDATE_EXPECT=1` the files are written again from what the *reference*
+//! replies; commit that only when it is understood.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -44,7 +44,7 @@ impl Denial {
         command::Refusal::new(format!("ERR ACL failure in script: {}", self.reason(user)))
     }
 
-    /// What was not allowed, in Redis's words. Keys and channels are not named to who may not see them.
+    /// What was not allowed, in Redis's words. Keys and channels are not named to a user who may not see them.
     fn reason(&self, user: &[u8]) -> String {
         match self.what {
             Denied::Command | Denied::Login => String::from_utf8_lossy(&self.explanation(user)).into_owned(),
@@ -104,7 +104,7 @@ impl User {
         self.is_unrestricted || self.selectors().iter().any(Selector::reads_every_key)
     }
 
-    /// Whether the user may run a command, whose number of words is right.
+    /// Whether the user may run a command. Its number of words is right.
     ///
     /// # Errors
     /// With what is not allowed: of several selectors, what the one says that comes nearest to allowing it.

@@ -1,9 +1,9 @@
 //! Users of a cluster: what has been said of them through any node is replicated state of group 0.
 //!
-//! It is kept among the parameters of the cluster, name by name, and stands over what a node was started with. A change
+//! It is kept among the parameters of the cluster, name by name, and overrides what a node was started with. A change
 //! is the new rules of some users, made by a core from what it knows. It is refused if something else has been said of
-//! one of them meanwhile, and then made again from that. So two changes of one user are made one after the other,
-//! wherever they come from. See decision 0040.
+//! one of them meanwhile, and then made again from that. So two changes of one user are made one after the other, no
+//! matter where they come from. See decision 0040.
 
 use std::sync::Arc;
 

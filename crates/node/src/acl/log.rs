@@ -1,4 +1,4 @@
-//! What was denied to whom (ACL LOG).
+//! What was denied to which user (ACL LOG).
 
 use std::collections::VecDeque;
 
@@ -47,7 +47,7 @@ pub struct Entry {
     pub place: Where,
     /// What.
     pub object: Vec<u8>,
-    /// To whom.
+    /// The user.
     pub user: Vec<u8>,
     /// When, the first time.
     pub created: UnixMillis,

@@ -34,7 +34,7 @@ pub struct User {
     pub is_on: bool,
     /// It needs no password: any will do.
     pub is_open: bool,
-    /// Whether RESTORE is to check its payloads for this user, if that has been said. They are always checked here.
+    /// Whether RESTORE checks its payloads for this user, if that has been said. They are always checked here.
     sanitizes: Option<bool>,
     /// SHA-256 digests in hexadecimal.
     passwords: Vec<String>,

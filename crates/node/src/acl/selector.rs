@@ -93,7 +93,7 @@ impl Selector {
         self.all_keys && self.all_channels && self.commands.allowed.iter().all(|is_allowed| *is_allowed)
     }
 
-    /// True if it allows a command, whose first argument is `argument`.
+    /// True if it allows a command with `argument` as its first argument.
     pub(super) fn allows(&self, place: usize, argument: Option<&[u8]>) -> bool {
         self.commands.allowed[place]
             || argument.is_some_and(|argument| {

@@ -52,15 +52,11 @@ pub(super) const ACL: ControlCommand = ControlCommand {
         },
         ControlCommand {
             since: "7.0.0",
-            summary: "Tells whether a user may run a command, without running it.",
+            summary: "Returns whether a user may run a command, without running it.",
             syntax: "username command [arg [arg ...]]",
             ..admin("dryrun", -4, dryrun)
         },
-        ControlCommand {
-            summary: "Makes a password that nobody can guess.",
-            syntax: "[bits]",
-            ..open("genpass", -2, genpass)
-        },
+        ControlCommand { summary: "Generates a random password.", syntax: "[bits]", ..open("genpass", -2, genpass) },
         ControlCommand {
             summary: "Shows the rules of a user.",
             complexity: "O(N). Where N is the number of password, command and pattern rules that the user has.",
@@ -88,7 +84,7 @@ pub(super) const ACL: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
-            summary: "Tells what was denied to whom.",
+            summary: "Lists what was denied, and to which users.",
             complexity: "O(N) with N being the number of entries shown.",
             syntax: "[count | RESET]",
             since: "6.0.0",
@@ -105,7 +101,7 @@ pub(super) const ACL: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
-            summary: "Makes or changes a user.",
+            summary: "Creates or changes a user.",
             complexity: "O(N). Where N is the number of rules provided.",
             syntax: "username [rule [rule ...]]",
             tips: super::ON_ALL_NODES,
@@ -123,7 +119,7 @@ pub(super) const ACL: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
-            summary: "Answers the connection's user.",
+            summary: "Returns the connection's user.",
             ..open("whoami", 2, |local, _, writer| {
                 writer.bulk(&local.session.user.name);
                 Ok(())

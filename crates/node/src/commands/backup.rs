@@ -28,7 +28,7 @@ pub(super) const BACKUP: ControlCommand = ControlCommand {
             ..driven("begin", 3, begin)
         },
         ControlCommand {
-            summary: "Answers a chunk of a group's part: percent while it is written, null behind the last.",
+            summary: "Returns a chunk of a group's part: percent while it is written, null behind the last.",
             syntax: "name group chunk",
             ..driven("read", 5, read)
         },
@@ -68,7 +68,7 @@ fn end(core: &mut Core, id: SessionId, ticket: OwnTicket, args: Args<'_>, _: &mu
     ask(core, id, ticket, args, RequestBody::EndCut { name: name(args)? })
 }
 
-/// Asks the group that the words name, wherever it is led.
+/// Asks the group that the words name, on the node that leads it.
 fn ask(core: &mut Core, id: SessionId, ticket: OwnTicket, args: Args<'_>, body: RequestBody) -> Result<(), Refusal> {
     let group = number(args.at(3))
         .and_then(|group| u32::try_from(group).ok())

@@ -1,7 +1,7 @@
 //! CHANGES: what has changed in all groups, in the order of moments, from one cursor to the next.
 //!
 //! Here only the words are read. The host has what has changed on disk, and a thread that reads it: no core reads a
-//! file, and none waits for who reads changes.
+//! file, and none waits for a client that reads changes.
 
 use command::{Flag, Group, Refusal};
 use resp::{Args, Writer};
@@ -35,14 +35,14 @@ const fn driven(name: &'static str, arity: i32, run: super::Drive) -> ControlCom
 pub(super) const CHANGES: ControlCommand = ControlCommand {
     since: "7.0.0",
     group: Group::Generic,
-    summary: "Tells what has changed, transaction by transaction, from one cursor to the next.",
+    summary: "Returns what has changed, transaction by transaction, from one cursor to the next.",
     subcommands: &[
         ControlCommand {
-            summary: "Tells how far back and up to when this node can tell what has changed.",
+            summary: "Shows from which moment and up to which one this node can return changes.",
             ..driven("info", 2, info)
         },
         ControlCommand {
-            summary: "Answers what has changed behind a cursor, and the cursor to go on with.",
+            summary: "Returns what has changed after a cursor, and the cursor to continue with.",
             complexity: "O(N) with N being the number of changes that are looked at.",
             syntax: "<cursor | 0 | $ | @milliseconds> [COUNT count] [BLOCK milliseconds] [MATCH pattern] [TYPE type] [EXPIRED]",
             ..driven("read", -3, read)

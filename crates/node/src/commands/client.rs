@@ -51,7 +51,7 @@ pub(super) const CLIENT: ControlCommand = ControlCommand {
 };
 
 const ID: ControlCommand = ControlCommand {
-    summary: "Answers the connection's number.",
+    summary: "Returns the connection's number.",
     ..client("id", 2, |local, _, writer| {
         writer.integer(local.session.id.serial as i64);
         Ok(())
@@ -59,7 +59,7 @@ const ID: ControlCommand = ControlCommand {
 };
 
 const GETNAME: ControlCommand = ControlCommand {
-    summary: "Answers the connection's name.",
+    summary: "Returns the connection's name.",
     ..client("getname", 2, |local, _, writer| {
         match local.session.name.as_slice() {
             b"" => writer.null(),
@@ -92,7 +92,7 @@ const INFO: ControlCommand = ControlCommand {
 };
 
 const DURABILITY: ControlCommand = ControlCommand {
-    summary: "Says when changes of this connection count as kept.",
+    summary: "Sets when changes of this connection count as kept.",
     syntax: "<SERVER | DISK | MEMORY>",
     since: "0.1.0",
     ..client("durability", 3, |local, args, writer| {
@@ -115,7 +115,7 @@ const DURABILITY: ControlCommand = ControlCommand {
 };
 
 const REQUESTID: ControlCommand = ControlCommand {
-    summary: "Gives the next request an id, under which it is carried out once however often it is sent.",
+    summary: "Gives the next request an id: it is executed once, however often it is sent.",
     syntax: "id",
     since: "0.1.0",
     ..client("requestid", 3, |local, args, writer| {
@@ -130,7 +130,7 @@ const REQUESTID: ControlCommand = ControlCommand {
 };
 
 const SETINFO: ControlCommand = ControlCommand {
-    summary: "Tells the name or the version of the client's library.",
+    summary: "Sets the name or the version of the client's library.",
     syntax: "<LIB-NAME libname | LIB-VER libver>",
     since: "7.2.0",
     tips: super::ON_ALL_NODES,
@@ -152,7 +152,7 @@ const SETINFO: ControlCommand = ControlCommand {
 };
 
 const LIST: ControlCommand = ControlCommand {
-    summary: "Describes connections, a line each.",
+    summary: "Describes connections, one line each.",
     complexity: "O(N) where N is the number of client connections",
     syntax: "[TYPE <NORMAL | MASTER | REPLICA | PUBSUB>] [ID client-id [client-id ...]]",
     group: Group::Connection,
@@ -319,7 +319,7 @@ pub(super) fn kill_sessions(core: &mut Core, filter: &SessionFilter, actions: &m
 }
 
 const PAUSE: ControlCommand = ControlCommand {
-    summary: "Lets clients wait for a while.",
+    summary: "Makes clients wait for a while.",
     syntax: "timeout [WRITE | ALL]",
     group: Group::Connection,
     flags: ADMIN,
@@ -343,14 +343,14 @@ const PAUSE: ControlCommand = ControlCommand {
 };
 
 const UNPAUSE: ControlCommand = ControlCommand {
-    summary: "Lets paused clients go on.",
+    summary: "Ends the pause of clients.",
     group: Group::Connection,
     flags: ADMIN,
     ..node("unpause", 2, |_, _| Ok(Question::Pause(None)), super::join_done)
 };
 
 const REPLY: ControlCommand = ControlCommand {
-    summary: "Says whether the client wants replies.",
+    summary: "Sets whether the client wants replies.",
     syntax: "<ON | OFF | SKIP>",
     ..client("reply", 3, |local, args, writer| {
         match args.at(2).to_ascii_lowercase().as_slice() {
@@ -387,7 +387,7 @@ const NO_EVICT: ControlCommand = ControlCommand {
 };
 
 const NO_TOUCH: ControlCommand = ControlCommand {
-    summary: "Lets the connection read without the keys counting as used.",
+    summary: "Sets whether reads of the connection count as uses of keys.",
     syntax: "<ON | OFF>",
     since: "7.2.0",
     ..client("no-touch", 3, |local, args, writer| {

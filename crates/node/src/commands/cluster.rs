@@ -25,9 +25,9 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
     group: Group::Cluster,
     summary: "Commands on the cluster, for clients that look for leaders themselves.",
     subcommands: &[
-        ControlCommand { summary: "Tells whether all slots are served.", tips: TIPS, ..about("info", 2, info) },
+        ControlCommand { summary: "Returns whether all slots are served.", tips: TIPS, ..about("info", 2, info) },
         ControlCommand {
-            summary: "Answers this node's name.",
+            summary: "Returns this node's name.",
             ..about("myid", 2, |local, _, writer| {
                 writer.bulk(name_of(local.core.node).as_bytes());
                 Ok(())
@@ -35,7 +35,7 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
         },
         ControlCommand {
             since: "7.2.0",
-            summary: "Answers the name of the shard that this node belongs to: its master's.",
+            summary: "Returns the name of the shard that this node belongs to: its master's.",
             tips: TIPS,
             ..about("myshardid", 2, |local, _, writer| {
                 let map = Map::of(local.core);
@@ -44,20 +44,20 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
-            summary: "Lists nodes with what they serve, a line each.",
+            summary: "Lists nodes with what they serve, one line each.",
             complexity: "O(N) where N is the total number of Cluster nodes",
             tips: TIPS,
             ..about("nodes", 2, nodes)
         },
         ControlCommand {
-            summary: "Tells which node serves which slots.",
+            summary: "Returns which node serves which slots.",
             complexity: "O(N) where N is the total number of Cluster nodes",
             tips: TIPS,
             ..about("slots", 2, slots)
         },
         ControlCommand {
             since: "7.0.0",
-            summary: "Tells which nodes serve which slots, with their roles and health.",
+            summary: "Returns which nodes serve which slots, with their roles and health.",
             complexity: "O(N) where N is the total number of cluster nodes",
             tips: TIPS,
             ..about("shards", 2, shards)
@@ -70,7 +70,7 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
             ..about("links", 2, links)
         },
         ControlCommand {
-            summary: "Answers the slot of a key.",
+            summary: "Returns the slot of a key.",
             complexity: "O(N) where N is the number of bytes in the key",
             syntax: "key",
             ..about("keyslot", 3, |_, args, writer| {
@@ -79,7 +79,7 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
-            summary: "Answers how many keys of a slot this node has.",
+            summary: "Returns how many keys of a slot this node has.",
             syntax: "slot",
             group: Group::Cluster,
             flags: FLAGS,
@@ -89,7 +89,7 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
-            summary: "Answers some keys of a slot that this node has.",
+            summary: "Returns some keys of a slot that this node has.",
             complexity: "O(log(N)) where N is the number of requested keys",
             syntax: "slot count",
             group: Group::Cluster,
@@ -104,7 +104,7 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
         },
         ControlCommand {
             since: "8.2.0",
-            summary: "Tells how many keys the slots have that this node serves.",
+            summary: "Returns how many keys the slots of this node have.",
             complexity: "O(N) where N is the number of slots and of the keys in them",
             syntax: "<SLOTSRANGE start-slot end-slot | ORDERBY metric [LIMIT limit] [ASC | DESC]>",
             group: Group::Cluster,
@@ -113,7 +113,7 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
             ..node("slot-stats", -4, slot_stats_question, slot_stats)
         },
         ControlCommand {
-            summary: "Lists the nodes that follow a master, a line each as in NODES.",
+            summary: "Lists the nodes that follow a master, one line each as in NODES.",
             syntax: "node-id",
             complexity: "O(1)",
             since: "5.0.0",
@@ -125,7 +125,7 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
             ..administers("slaves", 3, replicas)
         },
         ControlCommand {
-            summary: "Answers 0: nodes do not report failures, each goes by its own link.",
+            summary: "Returns 0: nodes do not report failures, each relies on its own link.",
             complexity: "O(N) where N is the number of failure reports",
             syntax: "node-id",
             ..administers("count-failure-reports", 3, |local, args, writer| {
@@ -136,7 +136,7 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
-            summary: "Accepted: what nodes know of the cluster is in the log of group 0, and so on disk.",
+            summary: "Accepted, without effect: what nodes know of the cluster is in the log of group 0, on disk.",
             tips: &[],
             flags: &[Flag::Admin, Flag::NoAsyncLoading, Flag::Stale],
             ..administers("saveconfig", 2, |local, _, writer| {
@@ -180,7 +180,7 @@ const ABSENT: &[Absent] = &[
     ),
     (
         &["failover"],
-        "ERR Leaders change by themselves: holdfast cluster prefer names the node that is to lead a group, and a node that \
+        "ERR Leaders change by themselves: holdfast cluster prefer names the preferred leader of a group, and a node that \
          stops hands over first",
     ),
     (
@@ -193,7 +193,7 @@ const ABSENT: &[Absent] = &[
 pub(super) const ASKING: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Cluster,
-    summary: "Says that a redirection is being followed; no slot is ever between two nodes, so it means nothing.",
+    summary: "Announces that a redirection is followed; without effect, since no slot is between two nodes.",
     categories: &["@connection"],
     flags: &[Flag::Fast],
     ..local("asking", 1, |local, _, writer| {
@@ -206,7 +206,7 @@ pub(super) const ASKING: ControlCommand = ControlCommand {
 pub(super) const READONLY: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Cluster,
-    summary: "Says that the replica on this node may answer reads of this connection, if it is not too old.",
+    summary: "Allows the replica on this node to answer reads of this connection, if it is not too old.",
     syntax: "[MAXSTALENESS milliseconds]",
     categories: &["@connection"],
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
@@ -233,7 +233,7 @@ fn read_only(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outc
 pub(super) const READWRITE: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Cluster,
-    summary: "Takes READONLY back.",
+    summary: "Undoes READONLY.",
     categories: &["@connection"],
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
     ..local("readwrite", 1, |local, _, writer| {
@@ -262,7 +262,7 @@ fn check_enabled(core: &Context) -> Outcome {
     }
 }
 
-/// Whom this node, which leads nothing, follows in the eyes of clients; `None` if nobody is known to lead.
+/// The node that this node, which leads nothing, follows in the eyes of clients; `None` if nobody is known to lead.
 pub(crate) fn master_of_this(core: &Context) -> Option<NodeId> {
     Map::of(core).master_of(core.node)
 }
@@ -296,7 +296,7 @@ impl<'a> Map<'a> {
         self.served.values().flatten().map(|(first, last)| last - first + 1).sum()
     }
 
-    /// Whom a node that leads nothing follows, in Redis's terms. Every node holds the first group.
+    /// The node that one which leads nothing follows, in Redis's terms. Every node holds the first group.
     fn master_of(&self, node: NodeId) -> Option<NodeId> {
         if self.served.contains_key(&node) {
             return None;
@@ -304,7 +304,7 @@ impl<'a> Map<'a> {
         leaders(self.core).next().map(|(_, leader)| leader)
     }
 
-    /// True if a node is to hold the keys of these runs.
+    /// True if a node must hold the keys of these runs.
     fn is_holder(&self, node: NodeId, runs: &[(u32, u32)]) -> bool {
         let group = |first: u32| self.core.slots.group_of_slot(Slot(first as u16));
         runs.iter().all(|(first, _)| self.core.roster.is_placed(group(*first), node))
@@ -331,7 +331,7 @@ impl<'a> Map<'a> {
         match is_linked {
             true if self.core.is_expelled => Health::Failed,
             true => Health::Well,
-            // Those whom it leads hear it, as far as this node knows.
+            // The nodes that it leads hear it, as far as this node knows.
             false if self.served.contains_key(&node) => Health::Doubted,
             false => Health::Failed,
         }

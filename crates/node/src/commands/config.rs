@@ -23,7 +23,7 @@ pub(super) const CONFIG: ControlCommand = ControlCommand {
 
 const GET: ControlCommand = ControlCommand {
     since: "2.0.0",
-    summary: "Answers the values of parameters.",
+    summary: "Returns the values of parameters.",
     complexity: "O(N) when N is the number of configuration parameters provided",
     syntax: "parameter [parameter ...]",
     flags: FLAGS,
@@ -101,7 +101,7 @@ const RESETSTAT: ControlCommand = ControlCommand {
 
 const REWRITE: ControlCommand = ControlCommand {
     since: "2.8.0",
-    summary: "Writes the parameters that hold into the configuration file.",
+    summary: "Writes the parameters in force into the configuration file.",
     flags: FLAGS,
     tips: super::ON_ALL_NODES,
     ..node(

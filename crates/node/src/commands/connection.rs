@@ -13,7 +13,7 @@ use crate::monitor::Monitors;
 use crate::pubsub::Kind;
 use crate::session::Session;
 
-/// Version of Redis whose commands and words these are. Client libraries choose their behaviour by it.
+/// Version of Redis that these commands and words come from. Client libraries choose their behaviour by it.
 pub const REDIS_VERSION: &str = script::REDIS_VERSION;
 
 const fn connection(name: &'static str, arity: i32, run: super::Run) -> ControlCommand {
@@ -26,7 +26,7 @@ const fn connection(name: &'static str, arity: i32, run: super::Run) -> ControlC
 }
 
 pub(super) const PING: ControlCommand = ControlCommand {
-    summary: "Answers PONG, or the message.",
+    summary: "Returns PONG, or the message.",
     syntax: "[message]",
     flags: &[Flag::Fast],
     tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
@@ -48,7 +48,7 @@ fn ping(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
 }
 
 pub(super) const ECHO: ControlCommand = ControlCommand {
-    summary: "Answers the message.",
+    summary: "Returns the message.",
     syntax: "message",
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
     ..connection("echo", 2, |_, args, writer| {
@@ -58,7 +58,7 @@ pub(super) const ECHO: ControlCommand = ControlCommand {
 };
 
 pub(super) const SELECT: ControlCommand = ControlCommand {
-    summary: "Changes the database that later commands mean.",
+    summary: "Changes the database for later commands.",
     syntax: "index",
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
     ..connection("select", 2, select)
@@ -88,7 +88,7 @@ pub(super) const QUIT: ControlCommand = ControlCommand {
 
 pub(super) const RESET: ControlCommand = ControlCommand {
     since: "6.2.0",
-    summary: "Makes the connection as it was when it was opened.",
+    summary: "Resets the connection to the state in which it was opened.",
     ..connection("reset", 1, |local, _, writer| {
         let user = Arc::clone(local.core.users.default_user());
         let session = &mut *local.session;
@@ -115,7 +115,7 @@ pub(super) const RESET: ControlCommand = ControlCommand {
 };
 
 pub(super) const AUTH: ControlCommand = ControlCommand {
-    summary: "Shows who the client is.",
+    summary: "Authenticates the connection.",
     complexity: "O(N) where N is the number of passwords defined for the user",
     syntax: "[username] password",
     ..connection("auth", -2, auth)
@@ -156,7 +156,7 @@ fn authenticate(local: &mut Local<'_>, args: Args<'_>, name: &[u8], password: &[
 
 pub(super) const HELLO: ControlCommand = ControlCommand {
     since: "6.0.0",
-    summary: "Agrees on a version of the protocol.",
+    summary: "Chooses the version of the protocol.",
     syntax: "[protover [AUTH username password] [SETNAME clientname]]",
     ..connection("hello", -1, hello)
 };

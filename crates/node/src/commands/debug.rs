@@ -36,12 +36,12 @@ pub(super) const DEBUG: ControlCommand = ControlCommand {
             ..node("loadaof", 2, |_, _| Ok(Question::Reload), super::join_done)
         },
         ControlCommand {
-            summary: "Answers a digest of all data.",
+            summary: "Returns a digest of all data.",
             flags: FLAGS,
             ..node("digest", 2, |_, _| Ok(Question::Digest), digest)
         },
         ControlCommand {
-            summary: "Answers digests of values.",
+            summary: "Returns digests of values.",
             syntax: "key [key ...]",
             flags: FLAGS,
             ..node("digest-value", -2, |local, args| Ok(ask_keys(local, args, DebugQuestion::Digest)), digest_value)
@@ -53,17 +53,20 @@ pub(super) const DEBUG: ControlCommand = ControlCommand {
             ..node("object", -3, |local, args| Ok(ask_keys(local, args, DebugQuestion::Object)), object)
         },
         ControlCommand {
-            summary: "Accepted: there are no quicklists here.",
+            summary: "Accepted, without effect: there are no quicklists here.",
             syntax: "size",
             ..debug("quicklist-packed-threshold", 3, accept)
         },
         ControlCommand {
-            summary: "Accepted: nothing here is done by the clock that a pause could put off.",
+            summary: "Accepted, without effect: nothing here runs by a clock that could be paused.",
             syntax: "<0 | 1>",
             ..debug("pause-cron", 3, accept)
         },
-        ControlCommand { summary: "Accepted: there is no replication id here.", ..debug("change-repl-id", 2, accept) },
-        ControlCommand { summary: "Accepted: nothing here caches keys' places.", ..debug("jmap", 2, accept) },
+        ControlCommand {
+            summary: "Accepted, without effect: no replication id.",
+            ..debug("change-repl-id", 2, accept)
+        },
+        ControlCommand { summary: "Accepted, without effect: no such cache.", ..debug("jmap", 2, accept) },
     ],
     flags: FLAGS,
     ..container("debug")
@@ -86,7 +89,7 @@ const SLEEP: ControlCommand = ControlCommand {
     })
 };
 
-/// How long a DEBUG SLEEP is to last.
+/// How long a DEBUG SLEEP lasts.
 pub(crate) fn sleep_duration(args: Args<'_>) -> Result<Duration, Refusal> {
     let seconds = std::str::from_utf8(args.at(2)).ok().and_then(|text| text.parse().ok());
     let seconds = seconds.filter(|seconds| (0.0..=3_600.0).contains(seconds)).ok_or(Refusal::NOT_A_FLOAT)?;
@@ -94,7 +97,7 @@ pub(crate) fn sleep_duration(args: Args<'_>) -> Result<Duration, Refusal> {
 }
 
 const SET_ACTIVE_EXPIRE: ControlCommand = ControlCommand {
-    summary: "Says whether expired keys are removed before somebody asks for them.",
+    summary: "Sets whether expired keys are removed before somebody asks for them.",
     syntax: "0|1",
     flags: FLAGS,
     ..node(
@@ -106,7 +109,7 @@ const SET_ACTIVE_EXPIRE: ControlCommand = ControlCommand {
 };
 
 const SET_DISABLE_DENY_SCRIPTS: ControlCommand = ControlCommand {
-    summary: "Says whether scripts may call DEBUG PROTOCOL and DEBUG SLEEP; the latter sleeps when the script has ended.",
+    summary: "Sets whether scripts may call DEBUG PROTOCOL and DEBUG SLEEP, which sleeps when the script has ended.",
     syntax: "0|1",
     flags: FLAGS,
     ..node(
@@ -131,7 +134,7 @@ const STRINGMATCH_LEN: ControlCommand = ControlCommand {
 };
 
 const ERROR: ControlCommand = ControlCommand {
-    summary: "Answers an error of this text, so that a client's handling of it can be tried out.",
+    summary: "Returns an error with this text, to test how a client handles it.",
     syntax: "message",
     ..debug("error", 3, |_, args, _| {
         let text: String = String::from_utf8_lossy(args.at(2)).replace(['\r', '\n'], " ");
@@ -151,7 +154,7 @@ const LOG: ControlCommand = ControlCommand {
 };
 
 const PROTOCOL: ControlCommand = ControlCommand {
-    summary: "Answers in the form asked for.",
+    summary: "Returns a reply of the given type.",
     syntax: "string|integer|double|bignum|null|array|set|map|attrib|push|verbatim|true|false",
     ..debug("protocol", 3, |_, args, writer| write_sample(args, writer))
 };

@@ -72,7 +72,7 @@ struct Described {
 }
 
 const COUNT: ControlCommand = ControlCommand {
-    summary: "Answers the number of commands.",
+    summary: "Returns the number of commands.",
     ..describe("count", 2, |_, _, writer| {
         writer.count(all().len());
         Ok(())
@@ -323,7 +323,7 @@ fn write_key_spec(spec: &KeySpec, writer: &mut Writer) {
     writer.map(2);
     writer.bulk(b"type");
     match spec.find {
-        // Who does not know where the first is cannot find the others.
+        // A client that does not know where the first is cannot find the others.
         _ if matches!(spec.begin, Begin::Computed(_)) => {
             writer.bulk(b"unknown");
             writer.bulk(b"spec");
@@ -577,7 +577,7 @@ fn group_name(group: Group) -> &'static str {
 }
 
 const GETKEYS: ControlCommand = ControlCommand {
-    summary: "Answers which words of a command are keys.",
+    summary: "Returns which words of a command are keys.",
     complexity: "O(N) where N is the number of arguments to the command",
     syntax: "command [arg [arg ...]]",
     ..describe("getkeys", -3, |_, args, writer| {
@@ -592,7 +592,7 @@ const GETKEYS: ControlCommand = ControlCommand {
 
 const GETKEYSANDFLAGS: ControlCommand = ControlCommand {
     since: "7.0.0",
-    summary: "Answers which words of a command are keys, and what it does to them.",
+    summary: "Returns which words of a command are keys, and what it does to them.",
     complexity: "O(N) where N is the number of arguments to the command",
     syntax: "command [arg [arg ...]]",
     ..describe("getkeysandflags", -3, |_, args, writer| {

@@ -36,7 +36,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     ControlCommand {
         since: "7.0.0",
         group: Group::Scripting,
-        summary: "Answers with all libraries in a form that RESTORE understands.",
+        summary: "Returns all libraries in a form that RESTORE understands.",
         complexity: "O(N) for N bytes of code.",
         flags: &[Flag::Noscript],
         ..local("dump", 2, |local, _, writer| {
@@ -53,7 +53,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     ControlCommand {
         since: "7.0.0",
         group: Group::Scripting,
-        summary: "Tells what FUNCTION can do.",
+        summary: "Lists the subcommands.",
         flags: &[Flag::Loading, Flag::Stale],
         ..local("help", 2, |_, _, writer| {
             write_help(writer, "FUNCTION", SUBCOMMANDS);
@@ -88,13 +88,13 @@ const SUBCOMMANDS: &[ControlCommand] = &[
         ..local("list", -2, list)
     },
     ControlCommand {
-        summary: "Brings a library.",
+        summary: "Loads a library.",
         syntax: "[REPLACE] function-code",
         flags: &[Flag::Write, Flag::Denyoom, Flag::Noscript],
         ..changing("load", -3, Changing::Load)
     },
     ControlCommand {
-        summary: "Brings the libraries that DUMP has given.",
+        summary: "Restores the libraries that DUMP returned.",
         syntax: "serialized-value [FLUSH | APPEND | REPLACE]",
         complexity: "O(N) for N functions.",
         flags: &[Flag::Write, Flag::Denyoom, Flag::Noscript],
@@ -103,7 +103,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     ControlCommand {
         since: "7.0.0",
         group: Group::Scripting,
-        summary: "Tells which function is running, and how many there are.",
+        summary: "Returns which function is running, and how many functions there are.",
         flags: &[Flag::Noscript, Flag::AllowBusy],
         tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
         ..node("stats", 2, |_, _| Ok(Question::RunningScript), stats)

@@ -23,7 +23,7 @@ pub(super) const HOTKEYS: ControlCommand = ControlCommand {
     subcommands: &[
         ControlCommand {
             since: "8.6.0",
-            summary: "Answers the keys that have taken the most since START.",
+            summary: "Returns the keys that have taken the most since START.",
             complexity: "O(K) where K is the number of keys.",
             flags: FLAGS,
             tips: TIPS,

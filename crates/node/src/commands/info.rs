@@ -18,7 +18,7 @@ use crate::tally::CallFigures;
 use crate::timing::TimeFigures;
 
 pub(super) const INFO: ControlCommand = ControlCommand {
-    summary: "Tells what the node is and how it does.",
+    summary: "Shows what the node is and how it is doing.",
     syntax: "[section [section ...]]",
     flags: &[Flag::Loading, Flag::Stale],
     categories: &["@dangerous"],
@@ -51,7 +51,7 @@ const SECTIONS: &[&str] = &[
     "holdfast",
 ];
 
-/// Those that are told only to who asks for them, or for all.
+/// Sections shown only to a client that asks for them, or for all.
 const LONG_SECTIONS: &[&str] = &["commandstats", "latencystats"];
 
 fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {

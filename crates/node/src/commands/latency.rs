@@ -25,7 +25,7 @@ pub(super) const LATENCY: ControlCommand = ControlCommand {
 
 const LATEST: ControlCommand = ControlCommand {
     since: "2.8.13",
-    summary: "Answers the latest long delay of each cause, and the longest.",
+    summary: "Returns the latest long delay of each cause, and the longest.",
     flags: FLAGS,
     tips: TIPS,
     ..node("latest", 2, |_, _| Ok(Question::Delays), latest)
@@ -47,7 +47,7 @@ fn latest(_: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Wri
 
 const HISTORY: ControlCommand = ControlCommand {
     since: "2.8.13",
-    summary: "Answers when there were long delays of a cause, and how long they were.",
+    summary: "Returns when there were long delays of a cause, and how long they were.",
     syntax: "event",
     flags: FLAGS,
     tips: TIPS,
@@ -68,7 +68,7 @@ fn history(_: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut
 
 const RESET: ControlCommand = ControlCommand {
     since: "2.8.13",
-    summary: "Forgets long delays, and answers of how many causes.",
+    summary: "Forgets long delays, and returns of how many causes.",
     syntax: "[event [event ...]]",
     flags: FLAGS,
     tips: &["request_policy:all_nodes", "response_policy:agg_sum"],
@@ -155,7 +155,7 @@ fn age(seconds: i64) -> String {
 
 const DOCTOR: ControlCommand = ControlCommand {
     since: "2.8.13",
-    summary: "Tells what the longest delays were due to.",
+    summary: "Shows what caused the longest delays.",
     flags: FLAGS,
     tips: TIPS,
     ..node("doctor", 2, |_, _| Ok(Question::Delays), doctor)
@@ -203,7 +203,7 @@ fn advice(cause: &str) -> &'static str {
 
 const HISTOGRAM: ControlCommand = ControlCommand {
     since: "7.0.0",
-    summary: "Answers how many calls of commands took at most so many microseconds, for powers of two.",
+    summary: "Returns how many calls of commands took at most so many microseconds, for powers of two.",
     complexity: "O(N) where N is the number of commands with latency information being retrieved",
     syntax: "[command [command ...]]",
     flags: FLAGS,

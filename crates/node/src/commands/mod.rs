@@ -121,7 +121,7 @@ pub type ControlCommand = Command<Body>;
 
 /// What a control handler may touch.
 pub struct Local<'a> {
-    /// Who asked. Its output is not to be written to: the reply goes to the writer.
+    /// The session that asked. Its output must not be written to: the reply goes to the writer.
     pub session: &'a mut Session,
     /// Its core.
     pub core: &'a mut Context,
@@ -131,9 +131,9 @@ pub struct Local<'a> {
     pub actions: &'a mut Vec<Action>,
     /// True if the command is part of a transaction.
     pub is_in_transaction: bool,
-    /// Set by a handler whose answer is a push, and leaves whatever CLIENT REPLY says.
+    /// Set by a handler that answers with a push, which leaves whatever CLIENT REPLY says.
     pub is_pushed: bool,
-    /// Set by a handler that joins answers: what is to be asked of all cores before its own reply leaves.
+    /// Set by a handler that joins answers: what to ask of all cores before its own reply leaves.
     pub follow_up: Option<Question>,
     /// Set by a handler after which the core sleeps for so long.
     pub sleeps: Option<Duration>,

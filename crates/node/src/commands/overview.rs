@@ -21,7 +21,7 @@ use crate::stagger::Stage;
 
 pub(super) const ROLE: ControlCommand = ControlCommand {
     since: "2.8.12",
-    summary: "Answers the node's role: master if it leads a group.",
+    summary: "Returns the node's role: master if it leads a group.",
     flags: &[Flag::Noscript, Flag::Loading, Flag::Stale, Flag::Fast],
     categories: &["@admin", "@dangerous"],
     ..node("role", 1, |_, _| Ok(Question::Figures), role)
@@ -32,48 +32,48 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
     summary: "Commands of Holdfast's own.",
     subcommands: &[
         ControlCommand {
-            summary: "Tells how the cluster is: nodes, links, groups, and how far followers are behind.",
+            summary: "Shows the state of the cluster: nodes, links, groups, and how far followers are behind.",
             flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
             ..node("cluster", 2, |_, _| Ok(Question::Figures), cluster)
         },
         ControlCommand {
-            summary: "Lets a node leave the cluster, for ever; refuses what would cost a quorum.",
+            summary: "Removes a node from the cluster for good; refuses what would cost a quorum.",
             syntax: "node",
             flags: GOVERNS,
             ..plain("remove", 3, Body::Govern)
         },
         ControlCommand {
-            summary: "Lets this node, which is empty and by itself, join the cluster of another one: it starts over.",
+            summary: "Makes this node, which is empty and by itself, join the cluster of another one: it starts over.",
             syntax: "host:port [token]",
             flags: &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::SkipMonitor, Flag::SkipSlowlog],
             ..node("join", -3, |_, _| Ok(Question::Figures), join)
         },
         ControlCommand {
-            summary: "Makes a token that lets one node into the cluster; good for an hour, or so many seconds.",
+            summary: "Creates a token that lets one node into the cluster; valid for an hour, or so many seconds.",
             syntax: "[seconds]",
             flags: &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::Loading, Flag::Stale],
             ..local("invite", -2, invite)
         },
         ControlCommand {
-            summary: "Names the node that is to lead a group whenever it can; none takes that back.",
+            summary: "Names the preferred leader of a group; none undoes that.",
             syntax: "group node|NONE",
             flags: GOVERNS,
             ..plain("prefer", 4, Body::Govern)
         },
         ControlCommand {
-            summary: "Names the group that is to hold some slots: they move there while clients go on.",
+            summary: "Moves slots to a group while clients go on.",
             syntax: "first-slot last-slot group",
             flags: GOVERNS,
             ..plain("move", 5, Body::Govern)
         },
         ControlCommand {
-            summary: "Lets a group split: another one comes into being on the same nodes, with these slots of it.",
+            summary: "Splits a group: a new one is created on the same nodes, with these slots.",
             syntax: "group slots",
             flags: GOVERNS,
             ..plain("split", 4, Body::Govern)
         },
         ControlCommand {
-            summary: "Answers the bytes that the keys of each of some slots take, as this node has them.",
+            summary: "Returns the bytes that the keys of slots take, one figure for each slot, as this node has them.",
             syntax: "first-slot last-slot",
             flags: &[Flag::Admin, Flag::Noscript],
             ..node("slots", 4, slots_question, slot_bytes)
@@ -84,53 +84,53 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("rebalance", 2, Body::Govern)
         },
         ControlCommand {
-            summary: "Lets groups move between nodes so that each holds its share, or stay where they are.",
+            summary: "Sets whether groups move between nodes so that each holds its share, or stay where they are.",
             syntax: "ON|OFF",
             flags: GOVERNS,
             ..plain("balance", 3, Body::Govern)
         },
         ControlCommand {
-            summary: "Founds groups until there are so many; each gets its share of the slots while clients go on.",
+            summary: "Creates groups until there are so many; each gets its share of the slots while clients go on.",
             syntax: "count",
             flags: GOVERNS,
             ..plain("groups", 3, Body::Govern)
         },
         ControlCommand {
-            summary: "Raises the level of the cluster if all nodes know the next one, for ever; CHECK only tells.",
+            summary: "Raises the level of the cluster for good if all nodes know the next one; CHECK only tells.",
             syntax: "[CHECK]",
             flags: GOVERNS,
             ..plain("upgrade", -2, Body::Govern)
         },
         ControlCommand {
-            summary: "Names the nodes that are to hold a group; it moves there while clients go on.",
+            summary: "Moves a group to nodes while clients go on.",
             syntax: "group node [node ...]",
             flags: GOVERNS,
             ..plain("place", -4, Body::Govern)
         },
         ControlCommand {
-            summary: "Tells which groups would move between nodes next, why, and how many bytes would travel.",
+            summary: "Shows which groups would move between nodes next, why, and how many bytes would travel.",
             flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
             ..node("plan", 2, |_, _| Ok(Question::Figures), plan)
         },
         ControlCommand {
-            summary: "Takes what this node has for whole, where it may lack the end of a log and nobody leads.",
+            summary: "Accepts what this node has as complete, where it may lack the end of a log and nobody leads.",
             flags: &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::Loading, Flag::Stale],
             ..node("trust", 2, |_, _| Ok(Question::Trust), trust)
         },
         ControlCommand {
-            summary: "Tells what has happened in the cluster, the latest first.",
+            summary: "Shows what has happened in the cluster, the latest first.",
             syntax: "[count]",
             flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
             ..node("timeline", -2, |_, _| Ok(Question::Timeline), timeline)
         },
         ControlCommand {
-            summary: "Tells when a core of this node did not turn, the latest first, and what the host did meanwhile.",
+            summary: "Shows when a core of this node did not turn, the latest first, and what the host did meanwhile.",
             syntax: "[count]",
             flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
             ..local("stalls", -2, stalls)
         },
         ControlCommand {
-            summary: "Answers where the stream for a stock Redis is with all done before, when so many have acknowledged it.",
+            summary: "Returns the offset of the Redis stream after earlier writes, once so many have acknowledged it.",
             syntax: "numreplicas timeout",
             flags: GOVERNS,
             ..plain(
@@ -282,7 +282,8 @@ impl<'a> Overview<'a> {
         self.core.routes.get(group.0 as usize).and_then(|route| route.leader)
     }
 
-    /// Words on groups from those who lead them now: those of leaders that are gone say nothing of who is there.
+    /// Words on groups from those that lead them now: those of leaders that are gone say nothing of which nodes are
+    /// there.
     fn of_leaders(&self) -> impl Iterator<Item = &'a Bulletin> {
         let told = self.told.values().map(|(bulletin, _)| *bulletin);
         told.filter(|bulletin| self.leader_of(bulletin.group) == Some(bulletin.leader))

@@ -22,7 +22,7 @@ const fn subscribing(name: &'static str, arity: i32, run: super::Run) -> Control
     }
 }
 
-/// A shard channel is found among the words as a key is, so that clients of a cluster know whom to ask.
+/// A shard channel is found among the words as a key is, so that clients of a cluster know which node to ask.
 const fn shard_channels(last: i32) -> KeySpec {
     KeySpec {
         access: Access::NotKey,
@@ -148,7 +148,7 @@ const fn publishing(name: &'static str, ask: super::Ask) -> ControlCommand {
 pub(super) const PUBLISH: ControlCommand = ControlCommand {
     since: "2.0.0",
     arity: 3,
-    summary: "Tells those who listen to a channel, and answers how many on this node do.",
+    summary: "Sends a message to the listeners of a channel, and returns how many there are on this node.",
     syntax: "channel message",
     ..publishing("publish", |_, args| Ok(Question::Publish(Message::new(args.at(1), args.at(2)))))
 };
@@ -156,7 +156,7 @@ pub(super) const PUBLISH: ControlCommand = ControlCommand {
 pub(super) const SPUBLISH: ControlCommand = ControlCommand {
     since: "7.0.0",
     arity: 3,
-    summary: "Tells those who listen to a shard channel, and answers how many on this node do.",
+    summary: "Sends a message to the listeners of a shard channel, and returns how many there are on this node.",
     complexity: "O(N) where N is the number of clients that listen to the shard channel",
     syntax: "shardchannel message",
     keys: &[shard_channels(0)],
@@ -174,7 +174,7 @@ const fn about(name: &'static str, arity: i32, ask: super::Ask, join: super::Joi
 pub(super) const PUBSUB: ControlCommand = ControlCommand {
     since: "2.8.0",
     group: Group::Pubsub,
-    summary: "Commands on channels and those who listen to them.",
+    summary: "Commands on channels and their listeners.",
     complexity: "Depends on subcommand.",
     subcommands: &[
         ControlCommand {
@@ -184,13 +184,13 @@ pub(super) const PUBSUB: ControlCommand = ControlCommand {
             ..about("channels", -2, |_, args| names_question(Kind::Channel, args), write_names)
         },
         ControlCommand {
-            summary: "Tells how many listen to channels, those who listen to patterns not counted.",
+            summary: "Returns how many clients listen to channels, without those that listen to patterns.",
             complexity: "O(N) where N is the number of channels asked about",
             syntax: "[channel [channel ...]]",
             ..about("numsub", -2, |_, args| Ok(counts_question(Kind::Channel, args)), write_counts)
         },
         ControlCommand {
-            summary: "Tells how many different patterns clients listen to.",
+            summary: "Returns how many different patterns clients listen to.",
             ..about(
                 "numpat",
                 2,
@@ -210,7 +210,7 @@ pub(super) const PUBSUB: ControlCommand = ControlCommand {
         },
         ControlCommand {
             since: "7.0.0",
-            summary: "Tells how many listen to shard channels.",
+            summary: "Returns how many clients listen to shard channels.",
             complexity: "O(N) where N is the number of shard channels asked about",
             syntax: "[shardchannel [shardchannel ...]]",
             ..about("shardnumsub", -2, |_, args| Ok(counts_question(Kind::Shard, args)), write_counts)

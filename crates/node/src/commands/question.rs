@@ -50,7 +50,7 @@ pub enum Question {
     Configure {
         /// Names and values.
         pairs: Pairs,
-        /// The version of the cluster's parameters that is to be obeyed; 0 if it has not been asked.
+        /// The version of the cluster's parameters that must be in force here; 0 if it has not been asked.
         version: u64,
     },
     /// Begin a checkpoint of every group.

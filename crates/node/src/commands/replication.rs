@@ -1,7 +1,7 @@
 //! REPLCONF, PSYNC and SYNC: what a stock Redis says that wants to follow this node.
 //!
-//! Here only the words are read. Anyone who asks for a copy is handed to the host with its connection: the stream is as
-//! long as the connection lives, and no core is to wait for who reads it.
+//! Here only the words are read. A client that asks for a copy is handed to the host with its connection: the stream is
+//! as long as the connection lives, and no core may wait for its reader.
 
 use command::{Flag, Refusal};
 use resp::{Args, Writer};
@@ -13,7 +13,7 @@ const FLAGS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::NoAsy
 
 pub(super) const REPLCONF: ControlCommand = ControlCommand {
     since: "3.0.0",
-    summary: "What a replica of another kind tells of itself before it follows this node.",
+    summary: "Takes what a Redis replica says of itself before it follows this node.",
     syntax: "[name value [name value ...]]",
     flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale, Flag::AllowBusy],
     ..local("replconf", -1, replconf)
@@ -21,21 +21,21 @@ pub(super) const REPLCONF: ControlCommand = ControlCommand {
 
 pub(super) const PSYNC: ControlCommand = ControlCommand {
     since: "2.8.0",
-    summary: "Makes the connection that of a replica of another kind: a copy if need be, and then all changes.",
+    summary: "Turns the connection into that of a Redis replica: a copy if need be, and then all changes.",
     syntax: "replicationid offset",
     flags: FLAGS,
     ..local("psync", -3, psync)
 };
 
 pub(super) const SYNC: ControlCommand = ControlCommand {
-    summary: "As PSYNC, as replicas before Redis 2.8 and redis-cli say it: a copy, and then all changes.",
+    summary: "Like PSYNC, for replicas before Redis 2.8 and redis-cli: a copy, and then all changes.",
     flags: FLAGS,
     ..local("sync", 1, sync)
 };
 
 pub(super) const SITE: ControlCommand = ControlCommand {
     since: "7.0.0",
-    summary: "Tells another cluster what happens here, or carries out what happens there.",
+    summary: "Sends another cluster what happens here, or carries out what happens there.",
     syntax: "<FOLLOW cluster places | WRITER>",
     flags: FLAGS,
     ..local("site", -2, site)

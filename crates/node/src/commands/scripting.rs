@@ -61,14 +61,14 @@ pub(super) const EVAL_RO: ControlCommand = ControlCommand {
 };
 
 pub(super) const EVALSHA: ControlCommand = ControlCommand {
-    summary: "Runs a script that is known by the SHA-1 of its text.",
+    summary: "Runs a cached script, by the SHA-1 of its text.",
     syntax: "sha1 numkeys [key [key ...]] [arg [arg ...]]",
     keys: KEYS_OF_DIGEST,
     ..call("evalsha", Naming::Digest)
 };
 
 pub(super) const EVALSHA_RO: ControlCommand = ControlCommand {
-    summary: "Runs a script that is known by the SHA-1 of its text, and may write nothing.",
+    summary: "Runs a cached script, by the SHA-1 of its text, which may write nothing.",
     syntax: "sha1 numkeys [key [key ...]] [arg [arg ...]]",
     keys: KEYS_OF_DIGEST_RO,
     ..call_ro("evalsha_ro", Naming::Digest)
@@ -106,7 +106,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     ControlCommand {
         since: "2.6.0",
         group: Group::Scripting,
-        summary: "Tells which scripts are known.",
+        summary: "Returns which scripts are cached.",
         syntax: "sha1 [sha1 ...]",
         complexity: "O(N log M) for N digests and M scripts.",
         flags: &[Flag::Noscript],
@@ -143,7 +143,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     ControlCommand {
         since: "5.0.0",
         group: Group::Scripting,
-        summary: "Tells what SCRIPT can do.",
+        summary: "Lists the subcommands.",
         flags: &[Flag::Loading, Flag::Stale],
         ..local("help", 2, |_, _, writer| {
             write_help(writer, "SCRIPT", SUBCOMMANDS);
@@ -170,7 +170,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     ControlCommand {
         since: "2.6.0",
         group: Group::Scripting,
-        summary: "Compiles a script and remembers it.",
+        summary: "Compiles a script and caches it.",
         syntax: "script",
         complexity: "O(N) for a text of N bytes.",
         flags: &[Flag::Noscript, Flag::Stale],
@@ -190,7 +190,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
     ControlCommand {
         since: "8.0.0",
         group: Group::Scripting,
-        summary: "Answers with the text of a script.",
+        summary: "Returns the text of a script.",
         syntax: "sha1",
         flags: &[Flag::Noscript],
         ..local("show", 3, |local, args, writer| {
@@ -204,7 +204,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
 pub(super) const SCRIPT: ControlCommand = ControlCommand {
     since: "2.6.0",
     group: Group::Scripting,
-    summary: "Commands on the scripts that are known by their digests.",
+    summary: "Commands on cached scripts.",
     subcommands: SUBCOMMANDS,
     ..container("script")
 };

@@ -13,7 +13,7 @@ const ADMIN: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoAsyncLoading];
 
 pub(super) const TIME: ControlCommand = ControlCommand {
     since: "2.6.0",
-    summary: "Answers the node's wall clock: seconds and microseconds.",
+    summary: "Returns the node's wall clock: seconds and microseconds.",
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
     tips: &["nondeterministic_output"],
     ..local("time", 1, |local, _, writer| {
@@ -43,7 +43,7 @@ pub(super) const MONITOR: ControlCommand = ControlCommand {
 };
 
 pub(super) const LASTSAVE: ControlCommand = ControlCommand {
-    summary: "Answers when the last checkpoint of all data was finished.",
+    summary: "Returns when the last checkpoint of all data was finished.",
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
     categories: &["@admin", "@dangerous"],
     tips: &["nondeterministic_output"],
@@ -79,7 +79,7 @@ pub(super) const BGSAVE: ControlCommand = ControlCommand {
 };
 
 pub(super) const BGREWRITEAOF: ControlCommand = ControlCommand {
-    summary: "Begins a checkpoint of all data, after which the log before it is dropped.",
+    summary: "Begins a checkpoint of all data, and drops the log before it afterwards.",
     flags: ADMIN,
     ..node(
         "bgrewriteaof",
@@ -94,14 +94,14 @@ pub(super) const BGREWRITEAOF: ControlCommand = ControlCommand {
 };
 
 pub(super) const SAVE: ControlCommand = ControlCommand {
-    summary: "Makes a checkpoint of all data and answers when it is finished. Other clients go on.",
+    summary: "Makes a checkpoint of all data and replies when it is finished. Other clients go on.",
     complexity: "O(N) where N is the total number of keys in all databases",
     flags: &[Flag::Admin, Flag::Noscript, Flag::NoAsyncLoading, Flag::NoMulti],
     ..node("save", 1, |_, _| Ok(Question::FinishCheckpoint), super::join_done)
 };
 
 pub(super) const SHUTDOWN: ControlCommand = ControlCommand {
-    summary: "Ends the process in good order. What was acknowledged is kept, whatever is asked for.",
+    summary: "Stops the server. Acknowledged writes are kept, with any option.",
     syntax: "[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
     flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale, Flag::NoMulti, Flag::AllowBusy],
     ..local("shutdown", -1, |local, args, _| {
@@ -127,14 +127,14 @@ pub(super) const SLOWLOG: ControlCommand = ControlCommand {
     summary: "Commands on the log of slow commands.",
     subcommands: &[
         ControlCommand {
-            summary: "Answers the latest slow commands.",
+            summary: "Returns the latest slow commands.",
             syntax: "[count]",
             flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
             tips: &["request_policy:all_nodes", "nondeterministic_output"],
             ..node("get", -2, slowlog_question, slowlog_get)
         },
         ControlCommand {
-            summary: "Answers how many slow commands are remembered.",
+            summary: "Returns how many slow commands are remembered.",
             flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
             tips: &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"],
             ..node("len", 2, |_, _| Ok(Question::Slowlog), slowlog_len)
@@ -163,7 +163,7 @@ pub(super) const COMMANDLOG: ControlCommand = ControlCommand {
     subcommands: &[
         ControlCommand {
             since: "8.1.0",
-            summary: "Answers the latest slow commands.",
+            summary: "Returns the latest slow commands.",
             syntax: "count type",
             flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
             tips: &["request_policy:all_nodes", "nondeterministic_output"],
@@ -188,7 +188,7 @@ pub(super) const COMMANDLOG: ControlCommand = ControlCommand {
         },
         ControlCommand {
             since: "8.1.0",
-            summary: "Answers how many slow commands are remembered.",
+            summary: "Returns how many slow commands are remembered.",
             syntax: "type",
             flags: &[Flag::Admin, Flag::Loading, Flag::Stale],
             tips: &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"],
@@ -291,7 +291,7 @@ pub(super) const MEMORY: ControlCommand = ControlCommand {
     subcommands: &[
         ControlCommand {
             since: "4.0.0",
-            summary: "Says what is unusual about the memory that is used.",
+            summary: "Shows what is unusual about the use of memory.",
             tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
             ..node("doctor", 2, |_, _| Ok(Question::Figures), memory_doctor)
         },
@@ -306,7 +306,7 @@ pub(super) const MEMORY: ControlCommand = ControlCommand {
         },
         ControlCommand {
             since: "4.0.0",
-            summary: "Tells what the allocator has given out, and what it holds.",
+            summary: "Shows what the allocator has given out, and what it holds.",
             tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
             ..local("malloc-stats", 2, |local, _, writer| {
                 let report = &local.core.report;
@@ -321,7 +321,7 @@ pub(super) const MEMORY: ControlCommand = ControlCommand {
         },
         ControlCommand {
             since: "4.0.0",
-            summary: "Accepted: the allocator gives memory back to the system by itself.",
+            summary: "Accepted, without effect: the allocator gives memory back to the system by itself.",
             tips: &["request_policy:all_shards", "response_policy:all_succeeded"],
             ..local("purge", 2, |_, _, writer| {
                 writer.ok();
@@ -330,7 +330,7 @@ pub(super) const MEMORY: ControlCommand = ControlCommand {
         },
         ControlCommand {
             since: "4.0.0",
-            summary: "Tells how much memory is used for what.",
+            summary: "Shows what memory is used for.",
             tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
             ..node("stats", 2, |_, _| Ok(Question::Figures), memory_stats)
         },
@@ -467,7 +467,7 @@ pub(super) fn write_modules(writer: &mut Writer) {
 
 pub(super) const MODULE: ControlCommand = ControlCommand {
     since: "4.0.0",
-    summary: "Commands on modules, of which some are built in.",
+    summary: "Commands on modules; some are built in.",
     complexity: "Depends on subcommand.",
     subcommands: &[
         ControlCommand {
@@ -481,7 +481,7 @@ pub(super) const MODULE: ControlCommand = ControlCommand {
         },
         ControlCommand {
             since: "4.0.0",
-            summary: "Lists modules: those of which the commands are built in.",
+            summary: "Lists modules: those with built-in commands.",
             complexity: "O(N) where N is the number of loaded modules.",
             flags: &[Flag::Admin, Flag::Noscript],
             tips: &["nondeterministic_output_order"],
@@ -498,7 +498,7 @@ pub(super) const MODULE: ControlCommand = ControlCommand {
 
 pub(super) const REPLICAOF: ControlCommand = ControlCommand {
     since: "5.0.0",
-    summary: "Makes the node a primary, which it is; following another node is refused.",
+    summary: "Makes the node a primary, which it always is; following another node is refused.",
     syntax: "host port",
     flags: &[Flag::Admin, Flag::Noscript, Flag::Stale, Flag::NoAsyncLoading],
     ..local("replicaof", 3, replicaof)
@@ -523,7 +523,7 @@ fn replicaof(_: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome 
 
 pub(super) const FAILOVER: ControlCommand = ControlCommand {
     since: "6.2.0",
-    summary: "Refused: leaders change by themselves, and HOLDFAST PREFER names those that are wanted.",
+    summary: "Refused: leaders change by themselves, and HOLDFAST PREFER names preferred ones.",
     syntax: "[TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]",
     flags: &[Flag::Admin, Flag::Noscript, Flag::Stale],
     ..local("failover", -1, failover)
@@ -559,7 +559,7 @@ fn failover(local: &mut Local<'_>, args: Args<'_>, _: &mut Writer) -> Outcome {
 pub(super) const WAIT: ControlCommand = ControlCommand {
     since: "3.0.0",
     group: Group::Generic,
-    summary: "Answers how many others hold this connection's writes, when so many do or the time is up.",
+    summary: "Waits until enough others hold this connection's writes, or the time is up, and returns how many do.",
     syntax: "numreplicas timeout",
     flags: &[Flag::Noscript],
     categories: &["@connection"],
@@ -578,7 +578,7 @@ pub(super) const WAIT: ControlCommand = ControlCommand {
 pub(super) const WAITAOF: ControlCommand = ControlCommand {
     since: "7.2.0",
     group: Group::Generic,
-    summary: "Answers whether this connection's writes are on disk here, and at how many others.",
+    summary: "Returns whether this connection's writes are on disk here, and on how many others.",
     syntax: "numlocal numreplicas timeout",
     flags: &[Flag::Noscript],
     categories: &["@connection"],
@@ -606,7 +606,7 @@ pub(super) const WAITAOF: ControlCommand = ControlCommand {
 
 pub(super) const LOLWUT: ControlCommand = ControlCommand {
     since: "5.0.0",
-    summary: "Answers the version.",
+    summary: "Returns the version.",
     syntax: "[VERSION version]",
     flags: &[Flag::Readonly, Flag::Fast],
     ..local("lolwut", -1, |_, _, writer| {

@@ -23,7 +23,7 @@ const fn client(name: &'static str, arity: i32, run: super::Run) -> ControlComma
 pub(super) const TRACKING: ControlCommand = ControlCommand {
     since: "6.0.0",
     group: Group::Connection,
-    summary: "Says whether the client wants to know of changes to what it has read.",
+    summary: "Sets whether the client is told of changes to what it has read.",
     complexity: "O(1). Some options may introduce additional complexity.",
     syntax: "<ON | OFF> [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
     flags: FLAGS,
@@ -184,7 +184,7 @@ fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mu
 }
 
 pub(super) const CACHING: ControlCommand = ControlCommand {
-    summary: "Says whether the next command's keys are remembered.",
+    summary: "Sets whether the keys of the next command are remembered.",
     syntax: "<YES | NO>",
     ..client("caching", 3, |local, args, writer| {
         let refuse = |text: &'static str| Err(Refusal::new(text));
@@ -210,7 +210,7 @@ pub(super) const CACHING: ControlCommand = ControlCommand {
 };
 
 pub(super) const GETREDIR: ControlCommand = ControlCommand {
-    summary: "Answers which client is told of changes to what this one has read; 0 is this one, -1 none.",
+    summary: "Returns which client is told of changes to what this one has read; 0 is this one, -1 none.",
     ..client("getredir", 2, |local, _, writer| {
         writer.integer(redirect_id(local.session.tracking.as_deref()));
         Ok(())
@@ -224,7 +224,7 @@ pub(super) fn redirect_id(tracking: Option<&Tracking>) -> i64 {
 
 pub(super) const TRACKINGINFO: ControlCommand = ControlCommand {
     since: "6.2.0",
-    summary: "Describes what the client wants to know.",
+    summary: "Describes what the client is told.",
     ..client("trackinginfo", 2, |local, _, writer| {
         let tracking = local.session.tracking.as_deref();
         let mut flags = vec![if tracking.is_some() { "on" } else { "off" }];

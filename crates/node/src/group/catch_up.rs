@@ -71,8 +71,8 @@ impl Group {
         }
     }
 
-    /// Nobody who is to be fed from the log lacks an entry up to this one. Those who lack what is gone are waited for
-    /// only if a checkpoint is on its way to them.
+    /// No member that is fed from the log lacks an entry up to this one. A member that lacks what is gone is waited for
+    /// only if a checkpoint is on its way to it.
     fn lacked_from(&self) -> u64 {
         let floor = self.replica.floor_index();
         let matched = if self.replica.is_leader() {

@@ -106,7 +106,7 @@ impl Group {
         outlet.actions.push(Action::Log { level: Level::Warning, line });
     }
 
-    /// An operator says that what this replica has is to be taken for whole, be it nothing. False if it is no question.
+    /// An operator says that what this replica has is whole, even if it is nothing. False if that is not in question.
     pub(crate) fn trust(&mut self) -> bool {
         let is_question = self.replica.is_recovering() && self.replica.may_vote() && !self.is_led();
         if is_question {

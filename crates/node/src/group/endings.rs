@@ -6,9 +6,9 @@
 //! which may be after days. So the leader asks them, and when each has said that it has ended the transaction, an
 //! item of the log says that it can be forgotten. A participant that does not answer keeps it.
 //!
-//! A refusal is different. Who asks about one that has been forgotten is refused once more. It is kept for the
-//! transaction itself, should it still come to be prepared; but that takes the locks that it was granted here, which
-//! only the leader that has granted them knows. When it has none, it comes too late for ever.
+//! A refusal is different. A participant that asks about a forgotten one is refused once more. A refusal is kept for
+//! the transaction itself, in case it still comes to be prepared; but that takes the locks that it was granted here,
+//! which only the leader that has granted them knows. When the leader has none, the transaction always comes too late.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -125,7 +125,7 @@ impl Group {
         (knows_all && !self.state.prepared().contains_key(&transaction)).then_some(Fate::Ended)
     }
 
-    /// How many transactions there are whose end the group keeps.
+    /// How many transactions there are with an end that the group keeps.
     pub fn outcome_count(&self) -> usize {
         self.state.outcome_count()
     }

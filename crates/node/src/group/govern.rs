@@ -50,8 +50,8 @@ impl Group {
             _ => self.rebalance(outlet.context, group_count, now),
         };
         match done {
-            // Who asked hears when the last of it is committed.
-            Ok(true) => *self.leader.waiters.last_mut().expect("something is to be logged") = Waiter::Write(origin),
+            // The client hears when the last of it is committed.
+            Ok(true) => *self.leader.waiters.last_mut().expect("something will be logged") = Waiter::Write(origin),
             Ok(false) => outlet.reply_observed(&origin, protocol, Observed::of_state(), resp::Writer::ok),
             Err(reason) => outlet.refuse(&origin, protocol, &reason),
         }
@@ -82,7 +82,7 @@ impl Group {
         Ok(true)
     }
 
-    /// Names the node that is to lead a group whenever it can.
+    /// Names the node that leads a group whenever it can.
     fn prefer(&mut self, group: &str, text: &str, bulletins: &Bulletins, group_count: u32) -> Result<bool, String> {
         let number = group.parse().ok().filter(|group| *group < group_count);
         let group = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{group}'"))?;
@@ -106,7 +106,7 @@ impl Group {
         Ok(true)
     }
 
-    /// Names the group that is to hold some slots. Their holders give them away when they hear of it.
+    /// Names the group that must hold some slots. Their holders give them away when they hear of it.
     fn want(&mut self, [first, last, group]: [&str; 3], group_count: u32) -> Result<bool, String> {
         let slot = |text: &str| {
             let slot = text.parse().ok().filter(|slot| usize::from(*slot) < SLOT_COUNT).map(Slot);
@@ -163,7 +163,7 @@ impl Group {
         }
         self.check_numbering()?;
         let group = GroupId(group_count);
-        let text = format!("is to split off from group {}, with {} slots, as was asked for", parent.0, slots.len());
+        let text = format!("will split off from group {}, with {} slots, as was asked for", parent.0, slots.len());
         outlet.happened(Kind::Placement, Some(group), text);
         self.numbering_batch = self.batch_number;
         self.leader.builder.divide(group, parent, &runs_of(&slots));
@@ -261,7 +261,7 @@ impl Group {
         }
     }
 
-    /// Names the nodes that are to hold a group.
+    /// Names the nodes that must hold a group.
     fn place(&mut self, group: &str, names: &[String], replicas: usize, group_count: u32) -> Result<bool, String> {
         let number = group.parse().ok().filter(|group| *group < group_count);
         let group = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{group}'"))?;
@@ -278,7 +278,7 @@ impl Group {
         }
         let wanted = replicas.min(self.roster().staying().count());
         if nodes.len() != wanted {
-            return Err(format!("ERR {wanted} nodes are to hold a group, and {} are named", nodes.len()));
+            return Err(format!("ERR {wanted} nodes must hold a group, and {} are named", nodes.len()));
         }
         if self.roster().placement(group) == Some(&nodes) {
             return Ok(false);
@@ -288,7 +288,7 @@ impl Group {
         Ok(true)
     }
 
-    /// The leader of the metadata says which group is to live where next, if that is to change.
+    /// The leader of the metadata says which group moves where next, if that must change.
     pub(crate) fn take_balancing_step(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         if now.instant < self.balance_at {
             return;
@@ -358,7 +358,7 @@ impl Group {
     }
 }
 
-/// Slots were to move in a server by itself.
+/// The answer to a request to move slots in a server by itself.
 const NO_CLUSTER: &str = "ERR This server is no cluster: let a second node join it, and slots can move";
 
 /// Slots that a text such as `0-5,7` names: first and last of each run.
@@ -415,8 +415,8 @@ fn check_removal(node: NodeId, told: &Bulletin, roster: &Roster) -> Result<(), S
     ))
 }
 
-/// Who is to lead each group, so that every node leads as many as any other of those who could, in the zones in which
-/// leaders are to be, and as few as possible change.
+/// Which node should lead each group, so that every node leads as many as any other that could, in the zones that
+/// leaders should be in, and as few as possible change.
 fn spread(groups: &[&Bulletin], spreading: &Spreading<'_>) -> Vec<(GroupId, NodeId)> {
     let candidates = |told: &Bulletin| -> Vec<NodeId> {
         let is_active = |node: NodeId| {
@@ -456,7 +456,7 @@ mod tests {
     use super::*;
     use crate::bulletin::{Feed, Follower};
 
-    /// Groups of these voters, of whom some are heard; the first leads.
+    /// Groups of these voters. Some of the voters are heard; the first leads.
     fn told(group: u32, voters: &[u64], active: &[u64]) -> Bulletin {
         let follower = |node: u64| Follower {
             node: NodeId(node),
@@ -491,7 +491,7 @@ mod tests {
             (3, &[1, 2, 3], &[2, 3], true), // all are there
             (3, &[1, 2, 3], &[2], true),    // the dead one goes
             (2, &[1, 2, 3], &[2], false),   // one alive, one dead left
-            (1, &[1, 2, 3], &[2], false),   // the leader, likewise
+            (1, &[1, 2, 3], &[2], false),   // the leader, too
             (1, &[1, 2, 3], &[2, 3], true),
             (2, &[1, 2], &[2], true),
             (1, &[1, 2], &[2], true),
@@ -502,11 +502,7 @@ mod tests {
         ];
         for (node, voters, active, expected) in cases {
             let verdict = check_removal(NodeId(*node), &told(0, voters, active), &roster(&[]));
-            assert_eq!(
-                verdict.is_ok(),
-                *expected,
-                "node {node} of {voters:?}, of whom {active:?} are there: {verdict:?}"
-            );
+            assert_eq!(verdict.is_ok(), *expected, "node {node} of {voters:?}, with {active:?} there: {verdict:?}");
         }
         assert!(check_removal(NodeId(3), &told(0, &[1, 2, 3], &[2, 3]), &roster(&[2])).is_ok());
         assert!(check_removal(NodeId(1), &told(0, &[1, 2], &[2]), &roster(&[2])).is_err(), "the other one leaves");

@@ -69,12 +69,12 @@ pub(crate) struct Leader {
     pub(super) mover: moving::Mover,
     /// What scripts see of what is not applied yet.
     pub(super) speculation: Speculation,
-    /// Sessions whose script has become a transaction, by node and serial: what they send later waits.
+    /// Sessions with a script that has become a transaction, by node and serial: what they send later waits.
     pub(super) kept_out: BTreeSet<(u64, u64)>,
-    /// Sessions whose requests are to be made again elsewhere, by gateway and serial: what they have sent since
+    /// Sessions with requests that must be made again elsewhere, by gateway and serial: what they have sent since
     /// follows.
     pub(super) sent_back: BTreeMap<(GatewayId, u64), moving::SentBack>,
-    /// Scripts of gateways that have run here, and whose entries are not applied yet: they must not run again. With
+    /// Scripts of gateways that have run here, with entries that are not applied yet: they must not run again. With
     /// what they have taken.
     pub(super) scripts_under_way: BTreeMap<(GatewayId, u64), Toll>,
 }

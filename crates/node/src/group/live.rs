@@ -264,7 +264,7 @@ struct LiveHost<'a> {
     /// The changing commands it has called, laid out by `entry::put_words`.
     commands: Vec<u8>,
     command_count: usize,
-    /// The request, whose keys have been looked at before the script began.
+    /// The request. Its keys have been looked at before the script began.
     declared: Args<'a>,
     declared_words: std::ops::Range<usize>,
     /// Other keys that it has used.

@@ -41,7 +41,7 @@ impl Group {
         if let Some(change) = wanted.or_else(|| self.change_of_votes(roster, replicas, &lost, &progress, seen)) {
             if let Change::AddVoter(newcomer) = change {
                 let holds_log = |other: &Progress| other.node == newcomer && other.matched > 0;
-                assert!(progress.iter().any(holds_log), "node {newcomer} is to vote, and has no log that could count");
+                assert!(progress.iter().any(holds_log), "node {newcomer} should vote, and has no log that could count");
             }
             // Refused only if leadership is going: the next leader sees to it.
             let _ = self.replica.propose_change(change);
@@ -79,8 +79,8 @@ impl Group {
         }
     }
 
-    /// Who should lead instead of this node: whom an operator prefers, or so that leaders are spread, each group
-    /// another voter. Nobody while one of the voters is away or behind.
+    /// The node that should lead instead of this one: the one that an operator prefers, or, so that leaders are spread,
+    /// each group another voter. None while one of the voters is away or behind.
     fn preferred_leader(&self, context: &Context, progress: &[Progress], seen: u64, now: Now) -> Option<u64> {
         let roster = &context.roster;
         let is_going = |node: u64| self.is_leaving_here(roster, node);
@@ -97,10 +97,10 @@ impl Group {
             false => context.neighbours.can_lead(NodeId(node)),
         };
         let voters: BTreeSet<u64> = voters.into_iter().collect();
-        // Without zones it is waited for who is away: it returns, and is to lead what it led.
+        // Without zones a node that is away is waited for: it returns, and should lead what it led.
         let is_fit = |node: u64| spreading.zones.is_empty() || can_lead(node);
         let preferred = named.or_else(|| spreading.leader_of(self.id, &voters, is_fit))?;
-        // To a zone that is preferred a group goes although a voter is away: leaders are to be there.
+        // A group goes to a preferred zone although a voter is away: leaders should be there.
         let is_better_zone = named.is_none() && spreading.rank(preferred) < spreading.rank(self.node.0);
         let others = progress.iter().filter(|other| other.is_voter && !is_going(other.node));
         let mut awaited = others.filter(|other| !is_better_zone || other.node == preferred);
@@ -109,7 +109,8 @@ impl Group {
         (all_well && preferred != self.node.0 && is_fit()).then_some(preferred)
     }
 
-    /// A voter on whose host writes are much faster than on this one, if there is one: the fastest, with both times.
+    /// A voter with a host on which writes are much faster than on this one, if there is one: the fastest, with both
+    /// times.
     fn faster_leader(&self, context: &Context, progress: &[Progress], seen: u64) -> Option<(u64, Duration, Duration)> {
         progress
             .iter()
@@ -125,7 +126,7 @@ impl Group {
         self.replica.is_changing() || (self.id.0 == 0 && self.membership().voters.len() > replicas)
     }
 
-    /// A vote of the metadata group that is to change hands: see [`balance::vote_change`].
+    /// A vote of the metadata group that must change hands: see [`balance::vote_change`].
     fn change_of_votes(
         &self,
         roster: &Roster,
@@ -168,7 +169,7 @@ impl Group {
             return Some(Change::AddLearner(newcomer.0));
         }
         // The roster is told in group 0. One that was let go there while it was silent, and leads another group by now,
-        // would never hear that it is to leave.
+        // would never hear that it must leave.
         let leads = |node: NodeId| self.leads_elsewhere(node, bulletins);
         let is_lost = |node: &NodeId| roster.is_going(*node) && !is_member(&node.0) && leads(*node);
         if self.id.0 == 0
@@ -187,7 +188,7 @@ impl Group {
         {
             return Some(Change::AddVoter(ready.node));
         }
-        // One who is to go and still serves keeps its vote until somebody who is catching up can take it.
+        // One that must go and still serves keeps its vote until somebody that is catching up can take it.
         let is_heard = |node: u64| self.last_tick.since(self.last_heard(node)) < limits::MEMBER_SILENCE_MAX;
         let is_awaited =
             |other: &Progress| !other.is_voter && is_heard(other.node) && !is_going(other.node) && staying < replicas;
@@ -215,12 +216,12 @@ impl Group {
         progress.iter().find(may_go).map(|other| Change::Remove(other.node))
     }
 
-    /// True if a node is to have no part in this group: it leaves the cluster, or the group does not live there.
+    /// True if a node must have no part in this group: it leaves the cluster, or the group does not live there.
     pub(super) fn is_leaving_here(&self, roster: &Roster, node: u64) -> bool {
         roster.is_going(NodeId(node)) || !roster.is_placed(self.id, NodeId(node))
     }
 
-    /// True if a node that is no member is to be one. What it had as a member before it must have given up.
+    /// True if a node that is no member should become one. It must have given up what it had as a member before.
     fn may_come(&self, roster: &Roster, node: NodeId, replicas: usize) -> bool {
         match roster.placement(self.id) {
             Some(nodes) => nodes.contains(&node.0) && self.is_known_vacant(node),
@@ -229,7 +230,7 @@ impl Group {
         }
     }
 
-    /// How many voters the group has when it is where it is to be.
+    /// How many voters the group has when it is where it should be.
     fn voters_wanted(&self, roster: &Roster, replicas: usize) -> usize {
         let wanted = roster.staying().filter(|node| roster.is_placed(self.id, *node)).count();
         wanted.min(replicas).max(1)

@@ -15,9 +15,9 @@ pub(super) struct Nearby {
     next: u64,
     /// Soundings without an answer, with when they were taken.
     asked: VecDeque<(u64, Instant, NodeId)>,
-    /// Answers to soundings taken then, whose places have not been applied yet.
+    /// Answers to soundings taken then. Their places have not been applied yet.
     told: VecDeque<(Instant, Place)>,
-    /// The latest sounding whose place has been applied, and the leader's wall clock then.
+    /// The latest sounding with an applied place, and the leader's wall clock then.
     fresh: Option<(Instant, UnixMillis)>,
     last: Instant,
     /// When somebody last wanted to read here.

@@ -147,12 +147,12 @@ impl Group {
         outlet.happened(Kind::Leader, Some(self.id), format!("node {node} leads in term {term}: {why}"));
     }
 
-    /// Somebody has come, is to go, or has gone.
+    /// Somebody has come, will go, or has gone.
     pub(super) fn tell_member(&self, node: NodeId, before: Option<&Member>, outlet: &mut Outlet<'_>) {
         let Some(member) = self.roster().get(node) else { return };
         let text = match before {
             _ if member.is_removed => format!("node {} has been removed", node.0),
-            _ if member.is_leaving => format!("node {} is to leave", node.0),
+            _ if member.is_leaving => format!("node {} is leaving", node.0),
             None => format!("node {} at {} has joined", node.0, member.client_address),
             Some(before) if before.zone != member.zone => match member.zone.as_str() {
                 "" => format!("node {} is in no zone any more", node.0),

@@ -1,5 +1,5 @@
-//! When a leader had better not lead: its disk takes nothing, or it reaches fewer nodes than another voter does. Then
-//! it hands over, at once, and does not wait to be told apart from others by how fast it is.
+//! When a leader should not lead: its disk takes nothing, or it reaches fewer nodes than another voter does. Then it
+//! hands over, at once, and does not wait to be told apart from others by how fast it is.
 //!
 //! The next leader is asked the same questions, so leadership could go round in circles. It does not: it goes only to
 //! voters that have said that they are better off, and the spreading of leaders waits until a node has been well for
@@ -72,7 +72,7 @@ impl Group {
             && context.neighbours.stalled_ms(NodeId(node)).is_some_and(guilt::is_innocent)
     }
 
-    /// Who should lead instead of this node at once, and why.
+    /// The node that should lead at once instead of this one, and why.
     pub(super) fn successor_in_trouble(
         &mut self,
         context: &Context,
@@ -105,7 +105,7 @@ impl Group {
         // It holds what this node's disk has not taken, and has not lacked anything for nearly as long.
         let is_ahead =
             |other: &&Progress| other.matched > self.replica.persisted_index() && self.lag(other.matched) * 2 <= lag;
-        // Of two that reach as many the one is asked whose host is better.
+        // Of two that reach as many, the one with the better host is asked.
         let is_on_a_better_host = |other: &&Progress| {
             let its = neighbours.stalled_ms(NodeId(other.node));
             its.is_some_and(|its| guilt::outweighs(context.guilt.stalled_ms, its))

@@ -173,8 +173,8 @@ impl Group {
         self.slices.arriving.iter().any(|arriving| arriving.unpacking.transaction == transaction)
     }
 
-    /// Takes a request whose values have to be read in first; gives it back if there is no need to. One whose values
-    /// are none is nobody's: once it is logged, no replica could go on.
+    /// Takes a request with values that have to be read in first; gives it back if there is no need to. A request with
+    /// invalid values is refused: once it was logged, no replica could go on.
     pub(super) fn let_arrive(
         &mut self,
         (transaction, grant): (TransactionId, Grant),

@@ -69,7 +69,7 @@ impl Group {
         !self.splits.unkept.is_empty()
     }
 
-    /// The next group that is to split off from this one, and with which slots.
+    /// The next group that must split off from this one, and with which slots.
     pub(super) fn next_split(&self, roster: &Roster) -> Option<(GroupId, Vec<Slot>)> {
         let group = roster.children(self.id).find(|group| self.state.split_index(*group).is_none())?;
         let wanted = roster.wanted().filter(|(.., wanted)| *wanted == group);
@@ -160,7 +160,7 @@ impl Group {
         Some(self.replica.vacated_hard_state())
     }
 
-    /// The node stands for this group, whose other members begin about now.
+    /// The node stands for this group. The group's other members begin about now.
     pub(crate) fn stand(&mut self, now: Now) {
         self.splits.stands_until = now.instant + STANDS_FOR;
         self.replica.campaign();

@@ -12,9 +12,9 @@
 //! ```
 //!
 //! The member asks for one chunk at a time, when its disk has taken the one before. One that does not vote yet gets it
-//! no faster than `balance-rate-bytes` says, and slower while the leader's own disk is slow. What a cut link
-//! loses is asked for again; what has come stays. Until the end the leader keeps the log behind the checkpoint. A
-//! member whose disk has no room for it takes no offers for a while, and is offered it again.
+//! no faster than `balance-rate-bytes` says, and slower while the leader's own disk is slow. What a cut link loses is
+//! asked for again; what has come stays. Until the end the leader keeps the log behind the checkpoint. A member without
+//! room on its disk for it takes no offers for a while, and is offered it again.
 
 use consensus::{Message, MessageKind, Restored, Transfer};
 use journal::CheckpointMark;

@@ -38,7 +38,7 @@ pub(super) struct Vacancy {
     heard: BTreeMap<u64, Instant>,
     /// When the first bulletin came.
     told_since: Option<Instant>,
-    /// Who has told that it leads: its term, and when that was heard last.
+    /// The node that has told that it leads: its term, and when that was heard last.
     told: Option<(NodeId, u64, Instant)>,
     /// How far that one had applied the log.
     applied: u64,
@@ -87,7 +87,7 @@ impl Group {
         self.vacancy.stage != Stage::None
     }
 
-    /// Who leads the group, as far as that is known where it does not live, and in which term.
+    /// The node that leads the group, as far as that is known where the group does not live, and in which term.
     pub(super) fn led_elsewhere(&self) -> (Option<NodeId>, u64) {
         let is_fresh = |heard: Instant| self.last_tick.since(heard) < limits::BULLETIN_STALE;
         let told = self.vacancy.told.filter(|(.., heard)| is_fresh(*heard));

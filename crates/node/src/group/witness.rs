@@ -1,4 +1,4 @@
-//! Where the replies of an entry's commands go while it is applied, and who measures them.
+//! Where the replies of an entry's commands go while it is applied, and what measures them.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::transaction::TransactionId;
 
 /// What a group makes of one item.
 pub(super) struct Witness<'w, 'o> {
-    /// Who waits for it. A client is answered here; all others are left to the group.
+    /// The waiter for it. A client is answered here; all others are left to the group.
     pub(super) waiter: Option<Waiter>,
     pub(super) outlet: &'w mut Outlet<'o>,
     /// Values that have been read in ahead of their entries.

@@ -64,7 +64,7 @@ const fn peak(name: &'static str, unit: Unit) -> Series {
     Series { name, unit, is_peak: true }
 }
 
-/// Families of commands whose times are told apart: those that read, those that write, scripts, and all others.
+/// Families of commands with times of their own: those that read, those that write, scripts, and all others.
 const FAMILY_COUNT: usize = 4;
 
 /// All figures that are kept.

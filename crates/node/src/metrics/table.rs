@@ -100,7 +100,7 @@ pub const METRICS: &[Metric] = &[
     gauge("redis_memory_used_rss_bytes", "Resident set of the process.", "used_memory_rss"),
     gauge("redis_memory_used_peak_bytes", "Most memory given out since the start.", "used_memory_peak"),
     gauge("redis_memory_used_dataset_bytes", "Bytes of keys and values.", "used_memory_dataset"),
-    gauge("redis_memory_used_overhead_bytes", "Memory given out for all else.", "used_memory_overhead"),
+    gauge("redis_memory_used_overhead_bytes", "Memory given out for everything else.", "used_memory_overhead"),
     gauge("redis_memory_used_lua_bytes", "Memory of Lua.", "used_memory_lua"),
     gauge("redis_memory_used_vm_eval_bytes", "Memory of Lua.", "used_memory_vm_eval"),
     gauge("redis_memory_used_scripts_eval_bytes", "Memory of cached scripts.", "used_memory_scripts_eval"),
@@ -127,7 +127,7 @@ pub const METRICS: &[Metric] = &[
     gauge("redis_number_of_cached_scripts", "Scripts known by their SHA1.", "number_of_cached_scripts"),
     gauge("redis_number_of_functions", "Functions loaded.", "number_of_functions"),
     gauge("redis_number_of_libraries", "Libraries of functions loaded.", "number_of_libraries"),
-    gauge("redis_lazyfree_pending_objects", "Values that are still to be freed.", "lazyfree_pending_objects"),
+    gauge("redis_lazyfree_pending_objects", "Values that are not freed yet.", "lazyfree_pending_objects"),
     gauge("redis_lazyfreed_objects", "Values freed piece by piece.", "lazyfreed_objects"),
     gauge("redis_loading_dump_file", "1 while a group is loaded.", "loading"),
     gauge("redis_rdb_changes_since_last_save", "Writes since the last checkpoint.", "rdb_changes_since_last_save"),
@@ -159,8 +159,8 @@ pub const METRICS: &[Metric] = &[
     gauge("redis_aof_last_write_status", "1 while the disk can take what may be admitted.", "aof_last_write_status"),
     counter("redis_connections_received_total", "Connections opened.", "total_connections_received"),
     counter("redis_rejected_connections_total", "Connections refused because of maxclients.", "rejected_connections"),
-    counter("redis_commands_processed_total", "Commands carried out.", "total_commands_processed"),
-    own("redis_commands_total", Counter, "Calls carried out, by command.", &["cmd"], |view, out| {
+    counter("redis_commands_processed_total", "Commands executed.", "total_commands_processed"),
+    own("redis_commands_total", Counter, "Calls executed, by command.", &["cmd"], |view, out| {
         for (name, calls) in total_calls(view.figures) {
             out.of(&[&name], calls.calls);
         }
@@ -168,7 +168,7 @@ pub const METRICS: &[Metric] = &[
     own(
         "redis_commands_duration_seconds_total",
         Counter,
-        "Time that calls took, by command; of quick ones a sixteenth is measured and stands for the others.",
+        "Execution time of calls, by command; of fast commands, every sixteenth call is measured and stands for the others.",
         &["cmd"],
         |view, out| {
             for (name, times) in total_times(view.figures) {
@@ -179,7 +179,7 @@ pub const METRICS: &[Metric] = &[
     own(
         "redis_commands_rejected_calls_total",
         Counter,
-        "Calls refused before they were carried out, by command.",
+        "Calls refused before they were executed, by command.",
         &["cmd"],
         |view, out| {
             for (name, calls) in total_calls(view.figures) {
@@ -190,7 +190,7 @@ pub const METRICS: &[Metric] = &[
     own(
         "redis_commands_failed_calls_total",
         Counter,
-        "Calls carried out and answered with an error, by command.",
+        "Calls executed and answered with an error, by command.",
         &["cmd"],
         |view, out| {
             for (name, calls) in total_calls(view.figures) {
@@ -201,7 +201,7 @@ pub const METRICS: &[Metric] = &[
     own(
         "redis_latency_percentiles_usec",
         Summary,
-        "Microseconds that calls took, by command, at the percentiles of latency-tracking-info-percentiles.",
+        "Execution time of calls in microseconds, by command, at the percentiles of latency-tracking-info-percentiles.",
         &["cmd"],
         |view, out| {
             for (name, times) in total_times(view.figures) {
@@ -226,10 +226,10 @@ pub const METRICS: &[Metric] = &[
     counter("redis_total_reads_processed", "Times that something was read from a client.", "total_reads_processed"),
     counter("redis_total_writes_processed", "Times that something was written to a client.", "total_writes_processed"),
     counter("redis_expired_keys_total", "Keys removed because they had expired.", "expired_keys"),
-    counter("redis_evicted_keys_total", "Keys removed for want of memory.", "evicted_keys"),
-    counter("redis_evicted_clients_total", "Clients cut off for want of memory.", "evicted_clients"),
-    counter("redis_keyspace_hits_total", "Keys that commands looked up and that were there.", "keyspace_hits"),
-    counter("redis_keyspace_misses_total", "Keys that commands looked up and that were not there.", "keyspace_misses"),
+    counter("redis_evicted_keys_total", "Keys removed because memory was short.", "evicted_keys"),
+    counter("redis_evicted_clients_total", "Clients cut off because memory was short.", "evicted_clients"),
+    counter("redis_keyspace_hits_total", "Keys that commands looked up and found.", "keyspace_hits"),
+    counter("redis_keyspace_misses_total", "Keys that commands looked up and did not find.", "keyspace_misses"),
     counter(
         "redis_client_output_buffer_limit_disconnections_total",
         "Clients cut off because they left too much output unread.",
@@ -274,7 +274,7 @@ pub const METRICS: &[Metric] = &[
     own(
         "redis_connected_slave_offset_bytes",
         Gauge,
-        "How far a node is that receives what this one leads, in entries.",
+        "Offset of a node that receives what this one leads, in entries.",
         SLAVE,
         |view, out| slaves(view, out, "offset"),
     ),
@@ -284,7 +284,7 @@ pub const METRICS: &[Metric] = &[
     own(
         "redis_slave_info",
         Gauge,
-        "Where most of what this node replicates is led, if it leads nothing; always 1.",
+        "Leader of most of what this node replicates, if it leads nothing; always 1.",
         &["master_host", "master_port", "read_only"],
         |view, out| {
             if let Some(host) = view.field("master_host") {
@@ -315,9 +315,9 @@ pub const METRICS: &[Metric] = &[
     gauge("redis_cluster_enabled", "1 if the commands of Redis Cluster are answered.", "cluster_enabled"),
     gauge("redis_cluster_state", "1 while all slots are served.", "cluster_state"),
     gauge("redis_cluster_slots_assigned", "Slots that belong to a group: all.", "cluster_slots_assigned"),
-    gauge("redis_cluster_slots_ok", "Slots that somebody serves.", "cluster_slots_ok"),
+    gauge("redis_cluster_slots_ok", "Slots that are served.", "cluster_slots_ok"),
     gauge("redis_cluster_slots_pfail", "Always 0.", "cluster_slots_pfail"),
-    gauge("redis_cluster_slots_fail", "Slots that nobody serves.", "cluster_slots_fail"),
+    gauge("redis_cluster_slots_fail", "Slots that are not served.", "cluster_slots_fail"),
     gauge("redis_cluster_known_nodes", "Nodes of the cluster.", "cluster_known_nodes"),
     gauge("redis_cluster_size", "Nodes that lead groups.", "cluster_size"),
     gauge("redis_cluster_current_epoch", "Highest term of a group.", "cluster_current_epoch"),
@@ -371,14 +371,14 @@ pub const METRICS: &[Metric] = &[
     own(
         "holdfast_core_wakes_total",
         Counter,
-        "How often threads of cores have been woken by mail of other threads.",
+        "How often mail of other threads woke the thread of a core.",
         &[],
         |view, out| out.is(view.facts.report.core_wake_count),
     ),
     own(
         "holdfast_core_helps_total",
         Counter,
-        "How often a core has been stepped by the thread of another core, which did not have to wake it.",
+        "How often the thread of another core stepped a core instead of waking its thread.",
         &[],
         |view, out| out.is(view.facts.report.core_help_count),
     ),
@@ -456,7 +456,7 @@ pub const METRICS: &[Metric] = &[
             out.is(archive.lacking_count)
         }
     }),
-    own("holdfast_archive_lost_entries_total", Counter, "Entries that never were archived.", &[], |view, out| {
+    own("holdfast_archive_lost_entries_total", Counter, "Entries that were never archived.", &[], |view, out| {
         if let Some(archive) = &view.facts.report.archive {
             out.is(archive.lost_count)
         }
@@ -476,12 +476,12 @@ pub const METRICS: &[Metric] = &[
             out.is(view.facts.report.site.followers.len() as u64)
         }
     }),
-    own("holdfast_site_sent_bytes", Gauge, "Bytes sent over the lines to those who follow.", &[], |view, out| {
+    own("holdfast_site_sent_bytes", Gauge, "Bytes sent to following clusters.", &[], |view, out| {
         if view.facts.report.site.keeps_backlog {
             out.is(view.facts.report.site.followers.values().map(|follower| follower.carried_bytes).sum::<u64>())
         }
     }),
-    own("holdfast_site_lag_seconds", Gauge, "How old the state of this second site is.", &[], |view, out| {
+    own("holdfast_site_lag_seconds", Gauge, "Age of the state of this second site.", &[], |view, out| {
         if let Some(following) = &view.facts.report.site.following {
             out.is(following.lag_ms as f64 / 1e3)
         }
@@ -537,7 +537,7 @@ pub const METRICS: &[Metric] = &[
             out.is(backups.made_count)
         }
     }),
-    own("holdfast_backups_failed_total", Counter, "Scheduled backups that came to nothing.", &[], |view, out| {
+    own("holdfast_backups_failed_total", Counter, "Scheduled backups that failed.", &[], |view, out| {
         if let Some(backups) = &view.facts.report.backups {
             out.is(backups.failed_count)
         }
@@ -589,7 +589,7 @@ pub const METRICS: &[Metric] = &[
     own(
         "holdfast_command_duration_seconds",
         Histogram,
-        "How long measured calls took to be carried out, by command; of quick ones a sixteenth is measured.",
+        "Execution time of measured calls, by command; of fast commands, every sixteenth call is measured.",
         &["cmd"],
         |view, out| {
             for (name, times) in total_times(view.figures) {
@@ -606,17 +606,13 @@ pub const METRICS: &[Metric] = &[
     own("holdfast_output_bytes_total", Counter, "Bytes sent to clients.", &[], |view, out| {
         out.is(view.sum(|core| core.statistics.output_bytes));
     }),
-    own(
-        "holdfast_keyspace_hits_total",
-        Counter,
-        "Keys that commands looked up and that were there.",
-        &[],
-        |view, out| out.is(view.sum(|core| core.lookups().found)),
-    ),
+    own("holdfast_keyspace_hits_total", Counter, "Keys that commands looked up and found.", &[], |view, out| {
+        out.is(view.sum(|core| core.lookups().found))
+    }),
     own(
         "holdfast_keyspace_misses_total",
         Counter,
-        "Keys that commands looked up and that were not there.",
+        "Keys that commands looked up and did not find.",
         &[],
         |view, out| out.is(view.sum(|core| core.lookups().missed)),
     ),
@@ -637,7 +633,7 @@ pub const METRICS: &[Metric] = &[
     own(
         "holdfast_malformed_messages_total",
         Counter,
-        "Messages of other nodes that could not be read, or that were not theirs to send.",
+        "Messages of other nodes that could not be read, or that the sender may not send.",
         &[],
         |view, out| out.is(view.sum(|core| core.statistics.malformed_peer_count)),
     ),
@@ -691,7 +687,7 @@ pub const METRICS: &[Metric] = &[
     own(
         "holdfast_group_staleness_seconds",
         Gauge,
-        "How old what this node holds of the group may be.",
+        "Maximum age of this node's data of the group.",
         &["group"],
         |view, out| {
             for group in sorted_groups(view) {
@@ -764,7 +760,7 @@ pub const METRICS: &[Metric] = &[
     own(
         "holdfast_follower_lag_seconds",
         Gauge,
-        "How old the oldest entry is that the follower lacks.",
+        "Age of the oldest entry that the follower lacks.",
         FOLLOWER,
         |view, out| {
             for (bulletin, follower) in all_followers(view) {

@@ -145,7 +145,7 @@ fn channels_have_patterns_too() {
         assert_eq!(host.run(worker, "PSUBSCRIBE news:*"), "*3 $10 psubscribe $6 news:* :1");
         assert_eq!(host.run(worker, "SUBSCRIBE exact"), "*3 $9 subscribe $5 exact :2");
         assert_eq!(host.run(worker, "UNSUBSCRIBE other"), "*3 $11 unsubscribe $5 other :2");
-        // More changes nothing for who listens; less ends the connection.
+        // More changes nothing for a client that listens; less ends the connection.
         host.run(admin, "ACL SETUSER worker &more");
         assert_eq!(host.run(admin, "PUBLISH exact x"), ":1");
         host.run(admin, "ACL SETUSER worker resetchannels &news:*");
@@ -384,7 +384,7 @@ fn requirepass_is_the_password_of_the_default_user() {
                     configuration is correct?";
         assert_eq!(host.run(admin, "AUTH x"), text);
         assert_eq!(host.run(admin, "CONFIG SET requirepass sesame"), "+OK");
-        // Who was there before stays.
+        // A client that was there before stays.
         assert_eq!(host.run(early, "PING"), "+PONG");
         let late = host.connect(last);
         assert_eq!(host.run(late, "GET a"), "-NOAUTH Authentication required.");

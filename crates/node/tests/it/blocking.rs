@@ -63,7 +63,7 @@ fn who_waits_for_several_items_gets_them_at_once() {
         let [first, second, pusher] = [(); 3].map(|()| host.connect(0));
         assert_eq!(host.run(first, "BLMOVEM queue done LEFT RIGHT 0 EXACTLY 3 BULK"), "");
         assert_eq!(host.run(second, "BLMOVEM queue other LEFT RIGHT 0 COUNT 5 OBO"), "");
-        // Who waits behind one that has not enough is served.
+        // A client that waits behind one that has not enough is served.
         assert_eq!(host.run(pusher, "RPUSH queue a b"), ":2");
         assert_eq!(host.received(second), "*2 $1 a $1 b");
         assert_eq!(host.received(first), "");

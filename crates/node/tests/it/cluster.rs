@@ -41,7 +41,7 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// A cluster whose groups are led by somebody.
+    /// A cluster in which every group has a leader.
     pub(crate) fn new() -> Self {
         Self::with(&Settings::default())
     }
@@ -529,7 +529,7 @@ fn a_replica_that_was_let_go_asks_a_second_member() {
     };
     let mut told = vec![30];
     bulletin.put(&mut told);
-    // Who answers, and up to which entry; and after how many seconds the replica is given up.
+    // Which node answers, and up to which entry; and after how many seconds the replica is given up.
     for (answer, expected_s) in
         [(None, 30..=32), (Some((8, 20)), 2..=4), (Some((7, 20)), 30..=32), (Some((8, 0)), 30..=32)]
     {
@@ -785,7 +785,7 @@ fn an_answer_that_does_not_fit_is_as_good_as_none() {
 
 /// A group's leader grants locks, and says of the values what nobody can read. Under a grant that the group has given
 /// the transaction is refused: nothing is computed from what cannot be read. Under another grant the locks are not the
-/// transaction's, which the group says when it is asked whether they lasted: then it begins anew.
+/// transaction's, which the group says when it is asked whether they lasted: then it begins again.
 #[test]
 fn values_that_cannot_be_read_write_nothing() {
     for (number, is_granted) in [(1, true), (9, false)] {

@@ -114,7 +114,7 @@ fn table(reply: &Frame) -> BTreeMap<String, Vec<String>> {
     table
 }
 
-/// The tokens of a command's arguments, wherever they are in the tree, and how many arguments are keys.
+/// The tokens of a command's arguments, at any depth of the tree, and how many arguments are keys.
 fn tokens(docs: &Frame, tokens: &mut BTreeSet<String>) {
     let Frame::Array(fields) = docs else { return };
     for pair in fields.chunks(2) {
@@ -145,7 +145,7 @@ fn documented(reply: &Frame, by_name: &mut BTreeMap<String, BTreeSet<String>>) {
     }
 }
 
-/// Commands whose tokens differ for a reason.
+/// Commands with tokens that differ for a reason.
 const OTHER_TOKENS: &[(&str, &str)] = &[
     ("readonly", "MAXSTALENESS"),
     ("migrate", "Redis 7.0 loses the quotes of its empty key; 7.2 does not"),

@@ -24,7 +24,7 @@ fn ask_for(host: &mut Host, count: u32) {
     panic!("it never was possible");
 }
 
-/// Lets time pass until each group holds slots, and nothing is to move. Looks at what a client sees meanwhile.
+/// Lets time pass until each group holds slots, and nothing is left to move. Looks at what a client sees meanwhile.
 fn wait_until_filled(host: &mut Host, count: usize, mut look: impl FnMut(&mut Host)) {
     let operator = host.connect(0);
     for _ in 0..1_000 {

@@ -33,7 +33,7 @@ pub struct Host {
     pub sent: Vec<(NodeId, GroupId, Vec<u8>)>,
     paused: BTreeSet<SessionId>,
     closed: BTreeSet<SessionId>,
-    /// Whom the host was last told to be linked to.
+    /// The nodes that the host was last told to link to.
     pub peers: Vec<NodeId>,
     /// Where they are found.
     pub addresses: Vec<String>,
@@ -234,7 +234,7 @@ impl Host {
         self.step(core, Event::Loaded(Box::new(seed)));
     }
 
-    /// Transactions over groups whose end a group here keeps.
+    /// Transactions over groups with an end that a group here keeps.
     pub fn outcome_count(&self, group: GroupId) -> usize {
         let mut groups = self.cores.iter().flat_map(Core::groups);
         groups.find(|found| found.id() == group).expect("it is there").outcome_count()
@@ -285,7 +285,7 @@ impl Host {
         self.close_unsent(session, 0);
     }
 
-    /// The same, and so many bytes of what it was to get were never handed to the system.
+    /// The same, when so many bytes of its output were never handed to the system.
     pub fn close_unsent(&mut self, session: SessionId, unsent_bytes: u64) {
         self.step(self.homes[&session], Event::Closed { session, unsent_bytes });
         self.settle();

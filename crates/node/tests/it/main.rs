@@ -454,7 +454,7 @@ fn scan_ends_with_its_first_step_where_count_allows_that() {
         let client = host.connect(0);
         assert_eq!(host.run(client, "SCAN 0"), "*2 $1 0 *0");
         assert_eq!(host.run(client, "SCAN 0 COUNT 1"), "*2 $1 0 *0");
-        // The key is the only one, wherever it lives.
+        // The key is the only one, no matter which group it is in.
         for key in ["a", "b", "c", "d", "e"] {
             host.run(client, &format!("SET {key} 1"));
             assert_eq!(host.run(client, "SCAN 0 COUNT 1000"), format!("*2 $1 0 *1 $1 {key}"));

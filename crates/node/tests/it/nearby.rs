@@ -182,7 +182,7 @@ fn a_client_sees_its_own_writes_and_never_less_than_it_has_seen() {
     assert_eq!(story.nodes.host(story.gateway).received(story.client), "$1 2");
     let other = Story { client: story.nodes.host(story.gateway).connect(0), ..story };
     let mut other = other;
-    // Who has seen the newer value by another way must not see the older one, no matter who wrote it.
+    // A client that has seen the newer value by another way must not see the older one, no matter who wrote it.
     assert_eq!(other.here("GET n"), "");
     other.hold_log();
     assert_eq!(other.nodes.host(other.gateway).received(other.client), "$1 2");

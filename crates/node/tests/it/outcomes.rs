@@ -11,7 +11,7 @@ use stdx::{Duration, Level, UnixMillis};
 use crate::host::Host;
 use crate::settings;
 
-/// Longer than anybody waits before he asks.
+/// Longer than any participant waits before it asks.
 fn pass_a_minute(host: &mut Host) {
     for _ in 0..60 {
         host.pass(Duration::from_secs(1));

@@ -89,7 +89,7 @@ fn in_resp3_a_listener_goes_on_and_messages_are_pushes() {
         assert_eq!(host.run(client, "SET key 1"), "+OK");
         assert_eq!(host.run(other, "PUBLISH a x"), ":1");
         assert_eq!(host.run(client, "GET key"), ">3 $7 message $1 a $1 x $1 1");
-        // Who publishes to itself reads the message before the count.
+        // A client that publishes to itself reads the message before the count.
         assert_eq!(host.run(client, "PUBLISH a y"), ">3 $7 message $1 a $1 y :1");
         assert_eq!(host.run(client, "UNSUBSCRIBE"), ">3 $11 unsubscribe $1 a :0");
         assert_eq!(host.run(client, "UNSUBSCRIBE"), ">3 $11 unsubscribe _ :0");

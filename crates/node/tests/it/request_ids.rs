@@ -1,4 +1,4 @@
-//! Requests with an id: carried out once, however often and to whomever they are sent.
+//! Requests with an id: carried out once, however often they are sent, and to any node.
 
 use node::settings::Settings;
 use node::{GroupId, SessionId};

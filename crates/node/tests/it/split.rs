@@ -9,7 +9,7 @@ use crate::host::Host;
 
 const TICK: Duration = Duration::from_millis(100);
 
-/// What group 0 of two is to let go, as `HOLDFAST SPLIT` has it.
+/// What group 0 of two must let go, as `HOLDFAST SPLIT` has it.
 const GOING: &str = "4096-8191";
 
 /// Some keys of slots from `first` to `last`.
@@ -44,7 +44,7 @@ fn wait_until_led(host: &mut Host, group: u32, slots: &str) {
     panic!("group {group} is not there: {}", host.run(operator, "HOLDFAST CLUSTER"));
 }
 
-/// A node of two cores whose leaders have told how their groups are.
+/// A node of two cores, with leaders that have told how their groups are.
 fn node_of_two() -> (Host, SessionId) {
     let mut host = Host::new(2, Settings::default());
     let operator = host.connect(0);
@@ -90,7 +90,7 @@ fn what_clients_have_begun_goes_on_in_both_halves() {
     ask_for(&mut host, operator, &format!("0 {GOING}"));
     wait_until_led(&mut host, 2, GOING);
 
-    // Who waits stands in line again where the keys are now.
+    // A client that waits stands in line again where the keys are now.
     (0..20).for_each(|_| host.pass(TICK));
     assert_eq!(host.received(waiting), "");
     assert_eq!(host.run(client, &format!("RPUSH {list} first")), ":1");

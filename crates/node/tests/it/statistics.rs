@@ -310,7 +310,7 @@ fn who_does_not_authenticate_gives_way_when_places_are_scarce() {
         host.pass(Duration::from_secs(1));
         assert!(host.is_closed(idle) && !host.is_closed(fresh) && !host.is_closed(admin));
         assert!(host.run(admin, "INFO stats").contains("unauthenticated_disconnections:1"));
-        // Without a password nobody is asked who he is.
+        // Without a password no client has to authenticate.
         host.run(admin, "CONFIG SET requirepass \"\"");
         host.pass(Duration::from_secs(11));
         assert!(!host.is_closed(fresh));

@@ -1,4 +1,4 @@
-//! Stories of three nodes of which one had better not lead.
+//! Stories of three nodes, one of which should not lead.
 
 use node::settings::Settings;
 use node::{GroupId, Room, SessionId};

@@ -22,7 +22,7 @@ const LEVELLED_VERSION: u64 = 2;
 pub struct Manifest {
     /// Random; part of every checksum in the backup, so that no file of another one verifies.
     pub name: u128,
-    /// The moment whose data it holds, as the node that was asked had it.
+    /// The moment of the data that it holds, as the node that was asked had it.
     pub moment: UnixMillis,
     /// Databases that there may be keys in.
     pub databases: u16,

@@ -46,7 +46,7 @@ pub struct RestoreArguments {
     /// The directory to make: new or empty
     #[arg(long, value_name = "DIRECTORY", default_value = "holdfast-data")]
     pub(crate) data_dir: PathBuf,
-    /// Groups that keys are divided among, for ever: as many as the nodes will have cores [default: processors here]
+    /// Groups that keys are divided among: as many as the nodes will have cores [default: processors here]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=GROUPS_MAX))]
     pub(crate) groups: Option<u32>,
     /// Show no progress
@@ -143,7 +143,7 @@ pub(crate) struct Restoring<'a> {
 }
 
 impl<'a> Restoring<'a> {
-    /// One of so many groups whose logs begin at this moment.
+    /// One of so many groups with logs that begin at this moment.
     ///
     /// # Errors
     /// If there are no random numbers to be had.
@@ -236,7 +236,7 @@ impl<'a> Restoring<'a> {
             journal.install(group, mark.clone(), Some(hard_state)).map_err(told)?;
         }
         journal.stop().map_err(told)?;
-        // What is restored is a cluster of its own, and lets in whom it has invited.
+        // What is restored is a cluster of its own, and lets in only nodes that it has invited.
         edge::secure_directory(staging).map_err(|fault| anyhow!("{fault}"))?;
         Ok(())
     }

@@ -19,10 +19,11 @@ use anyhow::{Context, Result, bail};
 const LOOKS: u32 = 5;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Who has made a directory with this file holds a lock on it, or is no more. Nothing that is finished has it.
+/// A process that has made a directory with this file holds a lock on it, or has ended. Nothing that is finished has
+/// it.
 const MARK: &str = ".locked-by-its-maker";
 
-/// Where nothing tells who is at work: what has not changed for so long has been left.
+/// If nothing tells whether somebody is at work: what has not changed for so long has been left.
 const LATELY: Duration = Duration::from_secs(5 * 60);
 
 /// A directory with that name and extension, and nothing in it, which is ours.
@@ -58,8 +59,8 @@ impl AsRef<Path> for Staging {
     }
 }
 
-/// Makes a directory in which `what` is made that `path` is to be. What a process has left there that has ended since
-/// goes.
+/// Makes a directory in which `what` is built that will become `path`. What another process has left there is removed
+/// if that process has ended since.
 ///
 /// # Errors
 /// If something is at `path`, or another process is at work.
@@ -84,7 +85,7 @@ pub(crate) fn staging(path: &Path, extension: &str, what: &str) -> Result<Stagin
         Err(error) => return Err(error).with_context(|| format!("cannot make the directory {}", staging.display())),
     };
     let lock = File::open(&staging).with_context(|| format!("cannot open {}", staging.display()))?;
-    // Who lists directories looks for a moment.
+    // A process that only lists directories holds it for a moment.
     let mut use_of = Use::Ours;
     for look in 0..LOOKS {
         if look > 0 {

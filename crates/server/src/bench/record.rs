@@ -79,7 +79,7 @@ pub struct Counts {
     pub errors: u64,
     /// Connections lost, each of which was made again.
     pub connections_lost: u64,
-    /// Operations whose reply was lost with a connection.
+    /// Operations that lost their reply with a connection.
     pub unanswered: u64,
 }
 

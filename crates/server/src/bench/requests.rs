@@ -16,7 +16,7 @@ pub enum Workload {
     /// The same five requests sent together: one round trip.
     TransAtOnce,
     /// WATCH and GET of one key, MULTI, SET of it and of another, EXEC: six round trips, counted as one transaction.
-    /// The keys are of different halves of all slots, and so of different groups wherever there are several.
+    /// The keys are of different halves of all slots, and so of different groups if there are several.
     TransPair,
     /// MULTI, DECRBY of one account, INCRBY of another, EXEC: one round trip, counted as one transaction. What all
     /// accounts hold together must be the same before and after.

@@ -115,7 +115,7 @@ enum Role {
     Greeting,
     Read,
     Write,
-    /// Part of a transaction whose next request waits for this reply.
+    /// Part of a transaction that waits for this reply before its next request.
     Step,
     /// Part of an operation that was sent at once.
     Part,
@@ -171,7 +171,7 @@ struct Connection {
     retry_ns: u64,
     out: Vec<u8>,
     out_sent: usize,
-    /// The beginning of a reply whose end has not come.
+    /// The beginning of a reply that has not come to its end.
     rest: Vec<u8>,
     scanner: ReplyScanner,
     expected: VecDeque<Expected>,
@@ -348,7 +348,7 @@ impl Connection {
                 Ok(0) => self.lose(desk, "the server closed the connection"),
                 Ok(len) => {
                     self.take(&scratch[..len], desk);
-                    // The socket is empty, unless its end is to be read.
+                    // The socket is empty, unless its end must still be read.
                     if len < scratch.len() && !closing {
                         return;
                     }

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::cluster::door::value_of;
 
-/// For whom replies are written.
+/// The reader that replies are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// Quoted, numbered, with types: for people.

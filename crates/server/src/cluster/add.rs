@@ -90,7 +90,7 @@ fn missing(status: &Value, newcomer: &Value) -> Result<(), String> {
     let groups = list(status, "groups");
     let has = |group: &&Value, field: &str| list(group, field).iter().any(|member| member.as_str() == Some(id));
     let votes = groups.iter().filter(|group| has(group, "voters")).count();
-    // Where others have all votes there are it is to have all data.
+    // Where others have all votes there are, it must have all data.
     let is_fed = |group: &&Value| {
         has(group, "learners")
             && list(group, "voters").len() >= replicas

@@ -21,7 +21,7 @@ pub struct PlanArguments {
 /// Let groups move between nodes so that each holds its share, or let them stay where they are.
 #[derive(Debug, Args)]
 pub struct BalanceArguments {
-    /// What is to be from now on.
+    /// Whether groups move from now on.
     switch: Switch,
     #[command(flatten)]
     door: Door,
@@ -35,7 +35,7 @@ enum Switch {
     Off,
 }
 
-/// Name the nodes that are to hold a group, and wait until they do. Clients go on meanwhile.
+/// Name the nodes that must hold a group, and wait until they do. Clients go on meanwhile.
 #[derive(Debug, Args)]
 pub struct PlaceArguments {
     /// The group.

@@ -44,7 +44,7 @@ struct Told {
     has_keys: bool,
 }
 
-/// What is to be done.
+/// What must be done.
 #[derive(Debug, PartialEq, Eq)]
 struct Plan<'a> {
     /// A node of the cluster that takes in the others.

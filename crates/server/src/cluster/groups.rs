@@ -11,7 +11,7 @@ use super::remove::{Watch, insist};
 /// Groups do not go again.
 #[derive(Debug, Args)]
 pub struct GroupsArguments {
-    /// How many groups there are to be: one to four for each core of a node serve well.
+    /// How many groups there should be: one to four for each core of a node serve well.
     count: u32,
     #[command(flatten)]
     door: Door,

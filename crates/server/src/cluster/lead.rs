@@ -1,4 +1,4 @@
-//! `holdfast cluster prefer` and `rebalance`: who leads where, and who holds how much.
+//! `holdfast cluster prefer` and `rebalance`: which node leads which group, and which group holds how much.
 
 use std::cell::Cell;
 use std::thread;
@@ -90,7 +90,7 @@ pub fn rebalance(arguments: &RebalanceArguments) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the groups are led by whom they should be, as far as somebody has said so.
+/// Waits until the groups are led by the nodes that should lead them, as far as somebody has said so.
 fn settle(door: &Door) -> Result<()> {
     let begun = Instant::now();
     let is_late = || begun.elapsed() > PATIENCE;

@@ -60,7 +60,7 @@ pub fn run(arguments: &RemoveArguments) -> Result<()> {
     let replicas = number(&after, "replicas");
     say_line!("{who} is out; {left} {} left", if left == 1 { "node is" } else { "nodes are" });
     if (left as u64) < replicas {
-        say_line!("{replicas} are to vote in each group: add one with `holdfast serve --join`");
+        say_line!("{replicas} should vote in each group: add one with `holdfast serve --join`");
     }
     Ok(())
 }

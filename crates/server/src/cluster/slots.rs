@@ -19,7 +19,7 @@ pub struct MoveArguments {
     /// The slots: one, or FIRST-LAST.
     #[arg(long, value_parser = parse_slots)]
     slots: (u16, u16),
-    /// The group that is to hold them.
+    /// The group that must hold them.
     #[arg(long)]
     to: u32,
     #[command(flatten)]
@@ -63,7 +63,7 @@ pub fn run(arguments: &MoveArguments) -> Result<()> {
 
 /// Divides slots, or the bytes of their keys, evenly among the groups, and waits until they are there.
 pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
-    // What is to move already goes first: what is held then is what there is to be divided.
+    // Moves that were asked for already go first: only what is held after them can be divided.
     let status =
         Watch::new(door).until(|status| match list(status, "groups").iter().map(|of| number(of, "to_give")).sum() {
             0 => Ok(()),
@@ -111,7 +111,7 @@ pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
     Ok(())
 }
 
-/// When not a single slot has moved for so long, somebody is to know.
+/// When not a single slot has moved for so long, the operator must know.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes of keys of a slot beyond which it does not move.
@@ -123,10 +123,10 @@ const SLOT_COUNT: usize = 16_384;
 /// Slots that a node is asked about at a time.
 const SLOTS_ASKED: usize = 16;
 
-/// Groups whose bytes differ by no more than this part of what each should hold are even enough.
+/// Groups are even enough if their bytes differ by no more than this part of what each should hold.
 const EVEN_PART: u64 = 20;
 
-/// A run of slots that is to move.
+/// A run of slots that must move.
 #[derive(Debug, PartialEq, Eq)]
 struct Move {
     slots: (u16, u16),

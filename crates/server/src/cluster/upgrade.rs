@@ -19,12 +19,12 @@ pub struct UpgradeArguments {
     /// Only tell whether it could be raised.
     #[arg(long)]
     check: bool,
-    /// Do not ask whether it is to be done.
+    /// Do not ask for confirmation.
     #[arg(long, conflicts_with = "check")]
     yes: bool,
 }
 
-/// Shows what is known, asks whether it is to be, raises the level, and waits until all groups have it.
+/// Shows what is known, asks for confirmation, raises the level, and waits until all groups have it.
 pub fn run(arguments: &UpgradeArguments) -> Result<()> {
     let mut connection = arguments.door.open()?;
     let status = ask_status(&mut connection)?;
@@ -33,7 +33,7 @@ pub fn run(arguments: &UpgradeArguments) -> Result<()> {
     ensure!(level > 0, "the node that was asked runs a version that knows nothing of levels: ask a newer one");
     let highest = list(&status, "nodes").iter().map(|node| number(node, "level_highest")).max().unwrap_or(level);
     if level >= highest {
-        say_line!("level {level} is the highest that any node knows: nothing is to be done");
+        say_line!("level {level} is the highest that any node knows: there is nothing to do");
         return Ok(());
     }
     let next = level + 1;

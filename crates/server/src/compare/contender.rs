@@ -279,7 +279,7 @@ impl RunningServer {
         }
     }
 
-    /// False if the port is somebody else's, and this server will end for want of it.
+    /// False if the port is somebody else's, and this server will end because it has none.
     fn is_who_answers(&self) -> bool {
         let told = Talk::new(&self.address()).and_then(|mut talk| talk.info("server", "process_id"));
         told.is_ok_and(|told| told == self.pid().to_string())

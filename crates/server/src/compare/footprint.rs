@@ -18,7 +18,7 @@ const COLLECTIONS_MIN: u64 = 100_000;
 /// Bytes of a field's value.
 const FIELD_BYTES: u64 = 10;
 
-/// Collections whose memory is measured, and the request that makes one.
+/// Collections that get their memory measured, and the request that makes one.
 const COLLECTIONS: [(&str, &str); 2] = [
     (
         "hash of 5 fields",
@@ -36,7 +36,7 @@ pub struct FootprintFigures {
     snapshot_seconds: f64,
     /// From the start of the process until it has answered with the number of keys.
     restart_seconds: f64,
-    /// Memory likewise for each of [`COLLECTIONS`], each in a server of its own.
+    /// Memory, in the same way, for each of [`COLLECTIONS`], each in a server of its own.
     bytes_per_collection: Vec<f64>,
 }
 

@@ -84,7 +84,7 @@ pub struct HugeFigures {
     kinds: Vec<(Kind, Vec<Waits>)>,
 }
 
-/// Measures one server after the other, with those kinds of collection whose name contains `only`.
+/// Measures one server after the other, with those kinds of collection that have `only` in their name.
 pub fn measure(
     contenders: &[Contender],
     elements: u64,

@@ -41,10 +41,10 @@ pub struct Sender<'a> {
     database: Option<u64>,
     batch: Vec<u8>,
     batch_sent: Vec<Sent>,
-    /// Batches whose replies have not been read.
+    /// Batches with replies that have not been read.
     ahead: VecDeque<Vec<Sent>>,
     acknowledged: u64,
-    /// The item that a key begins with, whose parts are being sent.
+    /// The item that begins a key while the key's parts are being sent.
     first_item: u64,
     /// Requests of a log have begun.
     is_in_log: bool,

@@ -63,7 +63,7 @@ pub struct FarState {
 }
 
 impl FarState {
-    /// What the near end is to be asked for.
+    /// What to ask the near end for.
     fn want(&self, end: u64) -> Option<Want> {
         if self.needs_copy {
             return Some(Want::Copy);
@@ -87,7 +87,7 @@ struct Writing {
 }
 
 impl Far {
-    /// The far end whose files are in a directory.
+    /// The far end with its files in this directory.
     ///
     /// # Errors
     /// If they cannot be read.

@@ -18,7 +18,7 @@ pub fn on_disk<T>(done: Result<T>) -> Result<T> {
     done.map_err(|error| error.context(DiskFault))
 }
 
-/// True if the process had better end.
+/// True if the process should end.
 pub fn is_of_disk(error: &anyhow::Error) -> bool {
     error.downcast_ref::<DiskFault>().is_some()
 }

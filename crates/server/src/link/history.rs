@@ -34,7 +34,7 @@ impl Ids {
         Self { id: id.to_owned(), former: Some((self.id.clone(), offset)) }
     }
 
-    /// True if who has so many bytes of a history by this name has the beginning of this one.
+    /// True if an end with so many bytes of a history by this name has the beginning of this one.
     pub fn covers(&self, id: &str, offset: u64) -> bool {
         id.eq_ignore_ascii_case(&self.id)
             || self.former.as_ref().is_some_and(|(former, end)| id.eq_ignore_ascii_case(former) && offset <= *end)

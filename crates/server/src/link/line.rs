@@ -1,5 +1,5 @@
 //! What the two ends of a link say to each other, and how it is carried: messages in one Zstandard stream for each
-//! direction, whose window is kept for as long as the connection lasts.
+//! direction. Its window is kept for as long as the connection lasts.
 //!
 //! ```text
 //!   in the clear, once:  "HFLINK01" · role · log2 of the window
@@ -20,7 +20,7 @@ use zstd::stream::raw::{CParameter, DParameter, Decoder, Encoder, InBuffer, Oper
 
 use super::history::{ID_BYTES, Ids, is_id};
 
-/// Who says nothing for so long is not there; both say something each second.
+/// An end that says nothing for so long is not there; both say something each second.
 pub const SILENCE_MAX: Duration = Duration::from_secs(20);
 
 /// Most bytes of a copy or a stream in a message.

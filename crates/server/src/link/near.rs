@@ -71,7 +71,7 @@ struct NearState {
     epoch: u64,
     /// What to ask the source for as long as there is no stream.
     ask: Option<Option<(String, u64)>>,
-    /// The source is to be left, and asked as above.
+    /// The source must be left, and asked as above.
     is_given_up: bool,
     /// The connection that is served.
     session: u64,
@@ -86,7 +86,7 @@ struct Desk {
 }
 
 impl Near {
-    /// The near end whose files are in a directory.
+    /// The near end with its files in this directory.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -138,7 +138,7 @@ impl Near {
         State { ids: state.ids.clone(), copy: state.copy.clone(), copy_ids: None }.write(&self.directory)
     }
 
-    /// Follows the source for ever.
+    /// Follows the source without end.
     ///
     /// # Errors
     /// Those of the disk: everything else is tried again.
@@ -173,7 +173,7 @@ impl Near {
             let text = format!("{fault:#}");
             let mut state = self.lock();
             if state.source_fault != text {
-                end_log!("{text}; tries again for ever");
+                end_log!("{text}; tries again until it works");
             }
             state.source_fault = text;
             drop(state);
@@ -301,7 +301,7 @@ impl Near {
         on_disk(done.with_context(|| self.directory.display().to_string()))
     }
 
-    /// What the far end is to get: where it begins, and the number of the stream. Waits until that is known.
+    /// What the far end gets: where it begins, and the number of the stream. Waits until that is known.
     fn decide(&self, sender: &mut Sender, desk: &Mutex<Desk>, session: u64) -> Result<(Begin, u64)> {
         let (mut want, mut pulsed) = (None, Instant::now());
         loop {
@@ -399,7 +399,7 @@ impl Near {
         }
     }
 
-    /// Something else is to be sent.
+    /// True if something else must be sent.
     fn is_changed(&self, desk: &Mutex<Desk>, epoch: u64) -> bool {
         self.lock().epoch != epoch || desk.lock().unwrap_or_else(PoisonError::into_inner).want.is_some()
     }
@@ -435,7 +435,7 @@ impl Near {
         }
     }
 
-    /// Sends the stream until something else is to be sent.
+    /// Sends the stream until something else must be sent.
     fn send_stream(&self, sender: &mut Sender, desk: &Mutex<Desk>, session: u64, epoch: u64, from: u64) -> Result<()> {
         let mut at = from;
         let mut ids = self.lock().ids.clone();

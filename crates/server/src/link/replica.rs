@@ -36,7 +36,7 @@ const WORD_BYTES_MAX: usize = 1_024;
 /// How long an answer in the hand-shake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
-/// Lets a Redis follow, each on a thread of its own, for ever.
+/// Lets Redis servers follow, each on a thread of its own, without end.
 ///
 /// # Errors
 /// If nobody can be accepted.

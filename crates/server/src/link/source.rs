@@ -1,6 +1,6 @@
 //! The near Redis: asks it for its stream as a replica does, and reads what it sends.
 //!
-//! It understands both forms of a copy. One whose length is not known in advance ends with a mark; that it is found at
+//! It understands both forms of a copy. A copy without a length known in advance ends with a mark; that it is found at
 //! the end of what was read is sound because the source sends nothing behind it before it hears how far we are.
 
 use std::io::{ErrorKind, Read, Write};

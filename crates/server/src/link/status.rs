@@ -280,11 +280,11 @@ fn rates(samples: &VecDeque<(Instant, u64, u64)>) -> (f64, f64) {
     (came_last.saturating_sub(*came) as f64 / seconds, taken_last.saturating_sub(*taken) as f64 / seconds)
 }
 
-/// Answers `GET /status`, `/metrics` and `/health`, one after the other, for ever.
+/// Answers `GET /status`, `/metrics` and `/health`, one after the other, without end.
 pub fn serve(listener: &TcpListener, report: &(dyn Fn() -> Report + Sync)) {
     loop {
         match listener.accept() {
-            // Who asks and hangs up loses nothing.
+            // A client that asks and hangs up loses nothing.
             Ok((socket, _)) => drop(answer(socket, report)),
             Err(_) => thread::sleep(Duration::from_millis(100)),
         }

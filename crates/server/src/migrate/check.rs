@@ -1,4 +1,4 @@
-//! What is to be known before the first byte is copied: whether it can be done, and what the source must keep ready.
+//! What must be known before the first byte is copied: whether it can be done, and what the source must keep ready.
 
 use std::thread;
 use std::time::Duration;
@@ -38,7 +38,7 @@ const HARMLESS: [&str; 12] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Fine,
-    /// It can be done, and this is to be known.
+    /// It can be done, and the operator should know this.
     Note,
     /// It cannot be done.
     Obstacle,
@@ -123,7 +123,7 @@ fn check_source(source: &mut Connection, target: &mut Connection, report: &mut R
     Ok(true)
 }
 
-/// Looks at who has which slots of a cluster.
+/// Looks at which nodes have which slots of a cluster.
 fn check_cluster(topology: &Topology, report: &mut Report) {
     let replicas = topology.claims.values().filter(|claim| !claim.is_primary).count();
     let text = format!("{} primaries with slots and {replicas} replicas answer", topology.primaries().count());

@@ -105,7 +105,7 @@ struct Follower<'a, 'b> {
     topology: Topology,
     survey: Survey,
     events: SyncSender<Event>,
-    /// Threads of this follower are to end.
+    /// Threads of this follower must end.
     is_closed: Arc<AtomicBool>,
     may_empty: bool,
     written: Instant,

@@ -44,7 +44,7 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 pub const PAUSE_MIN: Duration = Duration::from_millis(100);
 pub const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// What is to be followed, and how.
+/// What to follow, and how.
 pub struct Plan<'a> {
     pub address: Address,
     pub target: &'a TargetArguments,

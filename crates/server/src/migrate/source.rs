@@ -1,8 +1,8 @@
 //! The Redis or Valkey that is followed: its address, and the link on which it sends what a replica gets.
 //!
 //! The link speaks the replica's side of PSYNC (Redis, `replication.c`). It does not say that it understands a copy
-//! whose length is not known in advance (`capa eof`), so a copy comes with its length, and the stream begins right
-//! behind it.
+//! without a length known in advance (`capa eof`), so a copy comes with its length, and the stream begins right behind
+//! it.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::PathBuf;
@@ -25,8 +25,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// A copy may take long to be made: the source sends empty lines meanwhile.
 const ACKNOWLEDGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The Valkey whose files are read here. From 9.1 on a source writes a copy for the version that a replica tells, and
-/// none at all if fields of hashes have deadlines and it tells none.
+/// The version of Valkey with files that are read here. From 9.1 on a source writes a copy for the version that a
+/// replica tells, and none at all if fields of hashes have deadlines and it tells none.
 pub const VALKEY_VERSION: &str = "9.1.0";
 
 /// Bytes read from the link at once.
@@ -175,7 +175,7 @@ pub struct Figures {
     pub copy_bytes: AtomicU64,
     /// Bytes on disk that the target has not taken.
     pub waiting_bytes: AtomicU64,
-    /// The link is to end.
+    /// The link must end.
     pub is_over: AtomicBool,
 }
 

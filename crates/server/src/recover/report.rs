@@ -47,7 +47,7 @@ pub fn page(recovery: &Recovery) -> String {
         };
         let fate = match (found.is_torn(), found.is_committed()) {
             (true, _) => format!(
-                "was committed, and is; what it changed in group {} is LOST, whose log ends before it",
+                "was committed, and stays so; what it changed in group {} is LOST: the log there ends before it",
                 names(&found.unknown)
             ),
             (false, true) if found.committed.is_empty() => "is committed: all its groups have prepared it".to_owned(),

@@ -128,7 +128,7 @@ fn standing(group: &Value, before: &Value, own: &str) -> Result<Standing, Obstac
     }
     let voters = list(group, "voters");
     let wanted = number(before, "last");
-    // Who is asked may be a leader, whose word is now.
+    // The node that is asked may be a leader, and then its word is current.
     let holds = |voter: &str| {
         voter == leader
             || list(group, "followers").iter().any(|follower| {

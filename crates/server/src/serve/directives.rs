@@ -57,16 +57,16 @@ const fn refused(name: &'static str, harmless: &'static [&'static str], text: &'
 const FOLLOWS: &str = "a server does not start as a replica of a Redis, since it would be an empty master: start it \
                        without, and bring the data in with `holdfast migrate start`";
 const DEFRAGMENTATION: &str = "memory is not defragmented";
-const AOF: &str = "there is no append-only file; the log is always on and cleans up behind itself";
+const AOF: &str = "there is no append-only file; the log is always on and removes its old parts itself";
 const RDB: &str = "there is no dump file; checkpoints are made as the log grows";
-const LAZY: &str = "large values are freed bit by bit anyway";
+const LAZY: &str = "large values are always freed in small steps";
 const REPLICA: &str = "nodes of a cluster replicate by consensus, and none of them is a replica in this sense";
 const FULL_COPY: &str = "followers get copies from the backlog on disk, without a fork";
 const MESH: &str = "nodes agree by consensus and not by Redis Cluster's gossip";
-const PROCESSORS: &str = "processors are chosen by the service manager: CPUAffinity= in the unit";
-const THREADS: &str = "threads that serve clients come and go with the load; `cores N` chooses how many at most";
-const DEBUGGING: &str = "a help for those who develop Redis";
-const SHUTDOWN: &str = "every stop is in good order and loses nothing";
+const PROCESSORS: &str = "the service manager chooses processors: CPUAffinity= in the unit";
+const THREADS: &str = "the number of threads that serve clients follows the load; `cores N` sets the maximum";
+const DEBUGGING: &str = "this is for developers of Redis";
+const SHUTDOWN: &str = "every stop is orderly and loses nothing";
 const ENCODING: &str = "this collection has one encoding here";
 const PROTECTED: &str = "users decide who may do what: `user default … -debug`, for instance";
 
@@ -81,10 +81,10 @@ pub static DIRECTIVES: &[Directive] = &[
     without("active-defrag-threshold-upper", &[], DEFRAGMENTATION),
     without("active-expire-effort", &[], "expired keys are removed as fast as other work allows"),
     without("activedefrag", &[], DEFRAGMENTATION),
-    without("activerehashing", &[], "tables of keys grow bit by bit, always"),
+    without("activerehashing", &[], "tables of keys always grow in small steps"),
     without("always-show-logo", &[], "there is no logo"),
     without("aof-disable-auto-gc", &[], AOF),
-    without("aof-load-truncated", &[], "the end of the log is judged by its checksums, always"),
+    without("aof-load-truncated", &[], "the end of the log is always checked by its checksums"),
     without("aof-rewrite-cpulist", &[], PROCESSORS),
     without("aof-rewrite-incremental-fsync", &[], AOF),
     without("aof-timestamp-enabled", &[], "`archive` keeps what is needed to go back to a moment"),
@@ -103,7 +103,7 @@ pub static DIRECTIVES: &[Directive] = &[
     without("availability-zone", &[], "clients are not told of zones"),
     without("bgsave-cpulist", &[], PROCESSORS),
     without("bgsave_cpulist", &[], PROCESSORS),
-    without("bind-source-addr", &[], "the system chooses the address from which nodes call each other"),
+    without("bind-source-addr", &[], "the system chooses the address that nodes call each other from"),
     without("bio-cpulist", &[], PROCESSORS),
     without("bio_cpulist", &[], PROCESSORS),
     without("client-default-resp", &["2"], "clients begin with RESP2 and change with HELLO"),
@@ -123,9 +123,9 @@ pub static DIRECTIVES: &[Directive] = &[
         "nodes meet with `join` or `holdfast cluster create`; every node takes every command, and clients are sent to \
          leaders only with `cluster-redirect yes`",
     ),
-    without("cluster-link-sendbuf-limit", &[], "what is sent between nodes is bounded anyway"),
+    without("cluster-link-sendbuf-limit", &[], "what is sent between nodes is always bounded"),
     without("cluster-migration-barrier", &[], MESH),
-    without("cluster-node-timeout", &[], "a leader that is not heard is replaced within about a second"),
+    without("cluster-node-timeout", &[], "a silent leader is replaced within about a second"),
     without("cluster-ping-interval", &[], MESH),
     without("cluster-preferred-endpoint-type", &[], "`cluster-announce-ip` may be the name of a host"),
     without("cluster-replica-no-failover", &[], MESH),
@@ -138,7 +138,7 @@ pub static DIRECTIVES: &[Directive] = &[
     without("commandlog-large-request-max-len", &[], "large requests are not noted"),
     without("commandlog-reply-larger-than", &[], "large replies are not noted"),
     without("commandlog-request-larger-than", &[], "large requests are not noted"),
-    without("crash-log-enabled", &[], "a crash is always told"),
+    without("crash-log-enabled", &[], "a crash is always logged"),
     without("crash-memcheck-enabled", &[], "memory is not tested after a crash"),
     without(
         "daemonize",
@@ -155,11 +155,11 @@ pub static DIRECTIVES: &[Directive] = &[
     without("enable-module-command", &["no"], "modules are not loaded"),
     without("enable-protected-configs", &[], PROTECTED),
     without("events-per-io-thread", &[], THREADS),
-    without("extended-redis-compatibility", &[], "clients are told a version of Redis, always"),
+    without("extended-redis-compatibility", &[], "clients are always told a version of Redis"),
     without(
         "hide-user-data-from-log",
         &[],
-        "the log tells of clients and nodes, not of data; lines of `redis.log` are as scripts wrote them",
+        "the log contains clients and nodes, but no data; lines of `redis.log` are as scripts wrote them",
     ),
     without("hz", &[], "nothing is done at a fixed rate"),
     without("ignore-warnings", &[], "a warning does not keep the server from starting"),
@@ -188,8 +188,8 @@ pub static DIRECTIVES: &[Directive] = &[
     without("lua-replicate-commands", &["yes"], "scripts always replicate their effects"),
     without("masterauth", &[], "nodes of a cluster know each other by certificates: see `join` and `token`"),
     without("masteruser", &[], "nodes of a cluster know each other by certificates: see `join` and `token`"),
-    without("max-new-connections-per-cycle", &[], "connections are accepted by a thread of its own"),
-    without("max-new-tls-connections-per-cycle", &[], "connections are accepted by a thread of its own"),
+    without("max-new-connections-per-cycle", &[], "a thread of its own accepts connections"),
+    without("max-new-tls-connections-per-cycle", &[], "a thread of its own accepts connections"),
     without("maxmemory-eviction-tenacity", &[], "eviction never holds up clients for long"),
     without("no-appendfsync-on-rewrite", &[], "checkpoints yield to the log on disk"),
     without("oom-score-adj", &[], "the service manager sets it: OOMScoreAdjust= in the unit"),
@@ -198,7 +198,7 @@ pub static DIRECTIVES: &[Directive] = &[
     without("primaryauth", &[], "nodes of a cluster know each other by certificates: see `join` and `token`"),
     without("primaryuser", &[], "nodes of a cluster know each other by certificates: see `join` and `token`"),
     without("proc-title-template", &[], "the title of the process is its command line"),
-    without("propagation-error-behavior", &[], "replicas apply a log that has been agreed on"),
+    without("propagation-error-behavior", &[], "replicas apply a log that nodes have agreed on"),
     without("rdb-del-sync-files", &[], RDB),
     without("rdb-key-save-delay", &[], DEBUGGING),
     without("rdb-save-incremental-fsync", &[], RDB),
@@ -208,10 +208,10 @@ pub static DIRECTIVES: &[Directive] = &[
     refused(
         "rename-command",
         &[],
-        "commands keep their names: take what nobody may use from the users, as in `user default on >PASSWORD ~* &* \
-         +@all -flushall`, and remove the line",
+        "commands keep their names: take forbidden commands away from the users, as in `user default on >PASSWORD ~* \
+         &* +@all -flushall`, and remove the line",
     ),
-    without("repl-disable-tcp-nodelay", &["no"], "nothing is held back on the way to other nodes"),
+    without("repl-disable-tcp-nodelay", &["no"], "what is sent to other nodes is never held back"),
     without("repl-diskless-load", &[], REPLICA),
     without("repl-diskless-sync", &[], FULL_COPY),
     without("repl-diskless-sync-delay", &[], FULL_COPY),
@@ -231,8 +231,8 @@ pub static DIRECTIVES: &[Directive] = &[
     refused("sentinel", &[], "this belongs to a Sentinel: nodes answer its clients with `sentinel-port 26379`"),
     without("server-cpulist", &[], PROCESSORS),
     without("server_cpulist", &[], PROCESSORS),
-    without("set-max-listpack-entries", &[], "small sets of words have one encoding here"),
-    without("set-max-listpack-value", &[], "small sets of words have one encoding here"),
+    without("set-max-listpack-entries", &[], "small sets of strings have one encoding here"),
+    without("set-max-listpack-value", &[], "small sets of strings have one encoding here"),
     without("set-proc-title", &[], "the title of the process is its command line"),
     without("shutdown-on-sigint", &[], SHUTDOWN),
     without("shutdown-on-sigterm", &[], SHUTDOWN),
@@ -243,26 +243,26 @@ pub static DIRECTIVES: &[Directive] = &[
     without("slave-read-only", &[], "every node takes writes, and sends them to the leader"),
     without("slave-serve-stale-data", &[], "`replica-read-max-staleness-ms` says how old a read may be"),
     refused("slaveof", &["", "no one"], FOLLOWS),
-    without("socket-mark-id", &[], "it is a matter of FreeBSD and OpenBSD"),
-    without("stop-writes-on-bgsave-error", &["yes"], "writes are refused when the disk has no room, always"),
+    without("socket-mark-id", &[], "this exists only on FreeBSD and OpenBSD"),
+    without("stop-writes-on-bgsave-error", &["yes"], "writes are always refused when the disk has no room"),
     without(
         "supervised",
         &["no", "systemd", "auto"],
-        "systemd is told by itself when the server is ready; there is no other way",
+        "the server notifies systemd by itself when it is ready; other ways are not supported",
     ),
     without("syslog-enabled", &[], "the log goes to the standard output, where journald takes it, or to `logfile`"),
     without("syslog-facility", &[], "the log goes to the standard output, where journald takes it, or to `logfile`"),
     without("syslog-ident", &[], "the log goes to the standard output, where journald takes it, or to `logfile`"),
     without("tls-dh-params-file", &[], "keys are agreed on over elliptic curves"),
     without("tls-replication", &[], "what travels between nodes is encrypted unless `tls-cluster no` says otherwise"),
-    without("tls-session-cache-timeout", &[], "sessions are kept by number and not by time"),
+    without("tls-session-cache-timeout", &[], "the number of kept sessions is limited, not their age"),
     refused(
         "unixsocketgroup",
         &[""],
         "the group of the socket is that of the process: set it in the unit, or remove the line",
     ),
     without("use-exit-on-panic", &[], DEBUGGING),
-    without("watchdog-period", &["0"], "a black box notes what held a core up, always: see INFO"),
+    without("watchdog-period", &["0"], "a black box always records what held up a core: see INFO"),
 ];
 
 /// Names that others have given to parameters of ours.
@@ -358,7 +358,7 @@ mod tests {
         let page = fs::read_to_string(&path).expect("the page of the manual");
         let (head, rest) = page.split_once(BEGIN).expect("where the table begins");
         let (table, tail) = rest.split_once(END).expect("where the table ends");
-        let mut wanted = "| directive | what becomes of it | |\n| --- | --- | --- |\n".to_owned();
+        let mut wanted = "| directive | effect | |\n| --- | --- | --- |\n".to_owned();
         for Directive { name, class, harmless, text } in DIRECTIVES {
             let values = match (class, harmless) {
                 (Class::Refused | Class::Told, [_, ..]) => {

@@ -31,7 +31,7 @@ pub fn free_port(prng: &mut Prng) -> Result<u16> {
     bail!("no free port from {} to {}", PORTS.start, PORTS.end)
 }
 
-/// The same for one whose choices are nobody's concern.
+/// The same for a caller that need not repeat its choice.
 pub fn some_free_port() -> Result<u16> {
     static ASKED: AtomicU64 = AtomicU64::new(0);
     let nth = ASKED.fetch_add(1, Ordering::Relaxed);

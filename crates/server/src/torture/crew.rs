@@ -297,7 +297,7 @@ fn live<P: Player>(number: usize, mut player: P, arena: &Arc<Arena>) -> (P, Note
     while !arena.over.load(Ordering::Relaxed) {
         let (node, address) = arena.directory.choose(number, attempt);
         let harm = arena.directory.harm_of(node);
-        // A host that is away does not even refuse: the others are to be asked soon.
+        // A host that is away does not even refuse: the others should be asked soon.
         let patience = arena.patience.min(Duration::from_secs(1));
         let Ok(mut connection) = Connection::open(address, patience) else {
             attempt += 1;

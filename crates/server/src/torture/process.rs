@@ -61,7 +61,7 @@ pub fn remember_namespace(name: &str) {
     leftovers().namespaces.push(name.to_owned());
 }
 
-/// A directory, removed when it is dropped unless it is to be kept.
+/// A directory, removed when it is dropped unless it should be kept.
 pub struct Folder {
     path: PathBuf,
     keep: bool,

@@ -31,7 +31,7 @@ const WINDOW: (u64, u64) = (16, 2_048);
 const HISTORY_MAX: u64 = 2_000_000;
 /// Bytes that are sent before replies are awaited, about, and bytes of replies that are asked for at once.
 const BATCH_BYTES: u64 = 512 << 10;
-/// Acknowledged increments and removals whose time is still known.
+/// Acknowledged increments and removals with a time that is still known.
 const TIMES_MAX: usize = 8_192;
 /// One entry in so many has a deadline, far away.
 const DEADLINE_EVERY: u64 = 8;
@@ -91,7 +91,7 @@ pub struct RegisterPlayer {
     asked: Vec<Asked>,
     next: u64,
     entries: VecDeque<Entry>,
-    /// Entries whose SET or GETDEL was not answered: they may be there or not.
+    /// Entries with a SET or GETDEL that was not answered: they may be there or not.
     doubtful: Vec<u64>,
     /// Entries that were acknowledged and not found.
     missing: BTreeMap<u64, u64>,
@@ -384,7 +384,7 @@ impl RegisterPlayer {
                 self.findings.lost(at_ns, || format!("an increment of {key}: it is {value}, not {expected}"));
             }
         } else {
-            // More than it should be: increments whose answer was lost, or doubled ones.
+            // More than it should be: increments that lost their answer, or doubled ones.
             let surplus = value - expected;
             let late = surplus.min(counter.doubts);
             counter.doubts -= late;

@@ -110,7 +110,7 @@ impl Pauses {
                 let gaps = || client.gaps.iter().filter(during);
                 let longest_ms = |gaps: &mut dyn Iterator<Item = &Gap>| gaps.map(length_ms).fold(0.0, f64::max);
                 pauses.all_ms.push(longest_ms(&mut gaps()));
-                // Who has been away from the hurt node alone says nothing of the others.
+                // A client that was away only from the hurt node says nothing of the others.
                 let mut spared = gaps().filter(|gap| !was_hurt(gap)).peekable();
                 if spared.peek().is_some() || gaps().next().is_none() {
                     pauses.spared_ms.push(longest_ms(&mut spared));
@@ -135,7 +135,7 @@ fn window_ns(arguments: &TortureArguments) -> u64 {
     (arguments.window * 1e9) as u64
 }
 
-/// The spans from whose beginning a loss is counted back.
+/// The spans of faults. A loss is counted back from the beginning of each.
 fn faults(outcome: &Outcome) -> Vec<(u64, u64)> {
     outcome.events.iter().map(|event| (event.from_ns, event.silent_ns)).collect()
 }

@@ -1,4 +1,4 @@
-//! Which faults, when, to whom, and for how long: drawn from a seed before anything runs.
+//! Which faults, when, on which nodes, and for how long: drawn from a seed before anything runs.
 
 use std::fmt;
 use std::time::Duration;

@@ -413,7 +413,7 @@ impl Stand {
         self.nodes[node].process.as_ref().map_or(Ok(()), |process| process.signal(signal))
     }
 
-    /// Waits, unless the run is to end.
+    /// Waits, unless the run must end.
     pub fn pause(&self, length: Duration) {
         let begun = Instant::now();
         while !self.over.load(Ordering::Relaxed) {

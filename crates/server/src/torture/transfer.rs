@@ -1,9 +1,9 @@
-//! Accounts whose total never changes.
+//! Accounts with a total that never changes.
 //!
 //! Each transfer watches two accounts, reads them, and in one transaction writes both and appends its number to a
-//! journal of the client's own. Keys lie wherever their hashes take them, so that most transactions touch several
-//! groups. Now and then a client reads all accounts at once: the sum must be right at every moment. In the end the
-//! journals tell which transfers are in effect, once each, and the balances must follow from exactly those.
+//! journal of the client's own. Keys lie where their hashes take them, so that most transactions touch several groups.
+//! Now and then a client reads all accounts at once: the sum must be right at every moment. In the end the journals
+//! tell which transfers are in effect, once each, and the balances must follow from exactly those.
 
 use std::io;
 

@@ -101,7 +101,7 @@ fn a_client_reads_what_changes_in_the_words_of_effects() {
     assert_eq!(read(&mut client, &[&begin, "TYPE", "set", "TYPE", "list"]).1.len(), 3);
     let (cursor, none) = read(&mut client, &[&begin, "MATCH", "nothing*"]);
     assert_eq!((none.len(), read(&mut client, &[&cursor]).1.len()), (0, 0));
-    // Who waits is told at once, and others are served meanwhile.
+    // A client that waits is told at once, and others are served meanwhile.
     let (now, _) = read(&mut client, &["$"]);
     let mut reader = server.client();
     reader.send(&["CHANGES", "READ", &now, "BLOCK", "0", "MATCH", "awaited"]).expect("a connection");
@@ -200,7 +200,7 @@ fn xread_reads_changes_as_a_stream() {
         "(error) ERR Command not allowed inside a transaction"
     );
     assert!(client.show("EXEC").starts_with("(error) EXECABORT"));
-    // Who may not read changes may not read them as a stream.
+    // A user who may not read changes may not read them as a stream.
     client.show("ACL SETUSER reader reset on >p ~* +@all -changes");
     let mut reader = server.client();
     assert_eq!(reader.show("AUTH reader p"), "OK");
@@ -270,7 +270,7 @@ fn who_may_not_read_every_key_is_told_of_none() {
         assert_eq!(!told.starts_with("(error)"), is_allowed, "{rules}: {told}");
         assert!(is_allowed || told.contains(refused), "{rules}: {told}");
     }
-    // One who waits, and of whom less is thought meanwhile, hears nothing either.
+    // A client that waits, and loses its right meanwhile, hears nothing either.
     client.show("ACL SETUSER reader reset on >p ~* +changes");
     let mut reader = server.client();
     assert_eq!(reader.show("AUTH reader p"), "OK");
@@ -280,7 +280,7 @@ fn who_may_not_read_every_key_is_told_of_none() {
     client.show("SET secret 1");
     let told = reader.receive().map(|reply| reply.to_string()).unwrap_or_default();
     assert!(!told.contains("secret"), "{told}");
-    // Nor does one who is killed, or of whom there is no user any more: they go at once, whatever they wait for.
+    // Nor does one that is killed, or loses its user: it goes at once, whatever it waits for.
     for ending in ["CLIENT KILL USER reader", "ACL DELUSER reader"] {
         client.show("ACL SETUSER reader reset on >p ~* +changes");
         let mut reader = server.client();
@@ -535,7 +535,7 @@ fn follow_in_python(words: &[&str]) -> bool {
         }
     }
     let count = writers.stop();
-    // What is to expire has.
+    // Everything that would expire has.
     thread::sleep(Duration::from_millis(400));
     cluster.wait_until("the last write is taken", |this| {
         this.try_client(0).is_some_and(|mut client| client.show("SET end 1") == "OK")

@@ -278,7 +278,7 @@ fn a_cluster_killed_as_a_whole_comes_back_when_all_are_there_or_an_operator_does
             cluster.nodes[node] = Some(Server::spawn(&cluster.options[node]));
         }
         if started < 3 {
-            cluster.wait_until("they say whom they wait for", |this| {
+            cluster.wait_until("they say which nodes they wait for", |this| {
                 this.nodes.iter().flatten().all(|node| node.log().contains("not heard, or ahead of this node: "))
             });
             for node in 0..started {
@@ -563,7 +563,7 @@ fn servers_that_run_are_made_one_cluster_and_doing_so_again_changes_nothing() {
     let (is_made, told) = create(&cluster, &[0, 1], &[&nobody, "--wait", "1"]);
     assert!(!is_made && told.contains(&format!("{nobody} cannot be asked; nothing was changed")), "{told}");
     assert!(!cluster.client(1).show("INFO cluster").contains("cluster_nodes:2"));
-    // The one that holds keys takes in the others, wherever it stands.
+    // The one that holds keys takes in the others, at any place in the list.
     assert_eq!(cluster.client(1).show("SET kept yes"), "OK");
     let (is_made, told) = create(&cluster, &[0, 1, 2], &[]);
     assert!(is_made && told.contains("3 of 3 servers form one cluster"), "{told}");
@@ -807,7 +807,7 @@ fn without_a_quorum_no_backup_is_waited_for() {
     assert!(left.into_iter().all(|entry| !entry.file_name().to_string_lossy().contains("backup")));
 }
 
-/// A cluster whose nodes send clients to leaders.
+/// A cluster of nodes that send clients to leaders.
 fn redirecting() -> Cluster {
     let mut cluster = Cluster::start(3);
     for node in 0..3 {

@@ -23,7 +23,7 @@ fn use_on(port: u16, is_over: &AtomicBool, count: &AtomicU64) -> Option<String> 
     None
 }
 
-/// Other nodes are to find it elsewhere.
+/// Other nodes must find it elsewhere.
 fn move_cluster_port(options: &mut ServerOptions) {
     let place = options.extra.iter().position(|word| word == "--cluster-port").expect("it has one");
     options.extra[place + 1] = free_port().to_string();

@@ -1,4 +1,4 @@
-//! Several cores, whose clients ask for what lives on all of them, and whose threads step each other's cores.
+//! Several cores with clients that ask for what lives on all of them, and with threads that step each other's cores.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -50,7 +50,7 @@ impl Specimen {
     }
 }
 
-/// The files whose name begins so, oldest first.
+/// The files with names that begin so, oldest first.
 pub(crate) fn files(options: &ServerOptions, prefix: &str) -> Vec<PathBuf> {
     let all = files_beneath(&options.data_folder).into_iter().map(|(path, _)| path);
     all.filter(|path| name(path).starts_with(prefix) && !name(path).ends_with(".new")).collect()
@@ -212,7 +212,7 @@ fn place_of(log: &Path, value: &str) -> u64 {
     found.expect("the value is in the log") as u64
 }
 
-/// A follower whose last record is damaged, and one that knows less, are a quorum. They do not lead without the third.
+/// A follower with a damaged last record and one that knows less are a quorum. They do not lead without the third.
 #[test]
 fn a_follower_whose_last_record_is_damaged_waits_for_the_others() {
     let mut cluster = Cluster::start(3);
@@ -266,7 +266,7 @@ fn a_follower_whose_last_record_is_damaged_waits_for_the_others() {
     assert_eq!(told.matches("this node is in doubt").count(), 1, "{told}");
 }
 
-/// Wherever a bit turns at the end of a follower's log, it says so, and nothing is lost.
+/// If any bit turns at the end of a follower's log, the follower says so, and nothing is lost.
 #[test]
 fn a_follower_with_a_flipped_bit_in_the_last_six_kilobytes_loses_nothing() {
     let mut cluster = Cluster::start(3);
@@ -392,7 +392,7 @@ fn a_damaged_identity_is_refused() {
     refused(&options, "identity");
 }
 
-/// Wherever a bit flips, no wrong value is served, and none is missing without a word.
+/// If any bit flips, no wrong value is served, and none is missing without a word.
 #[test]
 fn no_flipped_bit_is_served() {
     let rounds = number_from_environment("HOLDFAST_CRASH_CYCLES", 24);

@@ -1,4 +1,4 @@
-//! Who may join: a stranger tries the port for other nodes in every way that there is, and gets in by none.
+//! Which nodes may join: a stranger tries the port for other nodes in every way that there is, and gets in by none.
 
 use std::time::{Duration, SystemTime};
 

@@ -510,7 +510,7 @@ fn who_waits_hears_at_once_what_a_replica_has() {
         assert_eq!(waiting.join().expect("a client"), expected, "{request}");
     }
     let offset = replica.changed;
-    // What is known need not be asked for, and nobody waits for a second one for longer than he says.
+    // What is known need not be asked for, and nobody waits for a second one for longer than its time-out.
     assert_eq!(ours.show("HOLDFAST STREAM 1 60000"), format!("[(integer) {offset}, (integer) 1]"));
     assert_eq!(ours.show("HOLDFAST STREAM 0 60000"), format!("[(integer) {offset}, (integer) 1]"));
     assert_eq!(ours.show("WAIT 2 50"), "(integer) 1");

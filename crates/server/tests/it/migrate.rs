@@ -95,7 +95,7 @@ fn change(client: &mut Client, prng: &mut Prng) -> Option<()> {
     client.try_call(&words).map(|_| ())
 }
 
-/// A request of any type, about keys whose names end with `key`.
+/// A request of any type, about keys with names that end with `key`.
 pub(crate) fn request(prng: &mut Prng, key: &str) -> Vec<String> {
     let number = prng.below(1_000).to_string();
     match prng.below(14) {

@@ -177,7 +177,7 @@ struct Fake {
     stored: Arc<AtomicUsize>,
 }
 
-/// What a [`Fake`] does when the nth key is to be stored.
+/// What a [`Fake`] does when it is asked to store the nth key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Manner {
     Says(&'static str),
@@ -343,7 +343,7 @@ fn what_changes_under_way_is_sent_again_and_what_goes_is_deleted_there() {
     client.show("MSET a 1 b 2");
     let fake = Fake::with(|_| Manner::Says("+OK\r\n"), move || change("DEL a"));
     assert_eq!(migrate(&mut client, fake.port, "'' 0 1000 KEYS a b"), "OK");
-    // The other is sent again, since the server does not say whose keys it has: it could have changed it here.
+    // The other is sent again, since the server does not say which keys it has: it could have changed it here.
     assert_eq!((client.show("EXISTS a b"), fake.stored.load(Ordering::Relaxed)), ("(integer) 0".to_owned(), 3));
 }
 
@@ -353,7 +353,7 @@ fn a_target_that_has_the_same_keys_is_refused_or_costs_no_key() {
     let cluster = Cluster::start(3);
     let ports = [0, 1, 2].map(|node| cluster.nodes[node].as_ref().expect("it runs").port());
     for node in 0..3 {
-        // One that may not learn whose keys a node has.
+        // One that may not learn which keys a node has.
         cluster.client(node).show("ACL SETUSER mover on >secret ~* &* +@all -info");
     }
     let mut client = cluster.client(0);

@@ -82,7 +82,7 @@ fn figures_are_collected_as_prometheus_wants_them() {
     assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
     let (head, _) = get(port, "*1\r\n$4\r\nPING\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
-    // Who says nothing keeps nobody waiting for long.
+    // A connection that says nothing keeps nobody waiting for long.
     let silent = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
     let begun = Instant::now();
     assert!(get(port, "GET /metrics HTTP/1.1\r\n\r\n").0.contains("200 OK"));

@@ -69,7 +69,7 @@ fn a_node_with_a_flipped_bit_in_its_log_or_checkpoint_is_filled_again_by_the_oth
     let mut cluster = Cluster::start(3);
     let mut prng = Prng::new(number_from_environment("HOLDFAST_CRASH_SEED", 3));
     let mut written = 0;
-    // The founder, whose membership stands in no log, and one that has joined.
+    // The founder, with a membership that stands in no log, and one that has joined.
     for (node, asked, of_checkpoint) in [(0, 1, false), (2, 0, true)] {
         write(&cluster, asked, written..written + 80);
         written += 80;
@@ -115,7 +115,7 @@ fn a_node_with_a_flipped_bit_in_its_log_or_checkpoint_is_filled_again_by_the_oth
             |path: &Path| path.display().to_string().contains(".before-repair-") && path.ends_with(name(&damaged));
         assert!(kept.into_iter().any(|path| is_kept(&path)), "the damaged file is gone");
 
-        // It need not be told again whom to join, and may be killed before it has everything.
+        // It need not be told again which cluster to join, and may be killed before it has everything.
         let options = cluster.options_mut(node);
         options.environment.clear();
         for round in 0..3 {

@@ -29,7 +29,7 @@ pub(crate) fn nodes_of<'v>(group: &'v Value, role: &str) -> Vec<&'v str> {
     nodes.iter().filter_map(Value::as_str).collect()
 }
 
-/// How many of the groups that are placed each node holds, if all are where they are to be.
+/// How many of the groups that are placed each node holds, if all are where they should be.
 fn shares(status: &Value, count: usize) -> Option<BTreeMap<String, usize>> {
     let mut shares = BTreeMap::new();
     let groups = status["groups"].as_array()?;

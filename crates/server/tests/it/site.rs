@@ -1,5 +1,5 @@
 //! A cluster that follows another one: through cuts of the line and kills of both sides it shows states that were,
-//! takes one copy and no more, and knows what it lacks when it is to be promoted.
+//! takes one copy and no more, and knows what it lacks when it is promoted.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

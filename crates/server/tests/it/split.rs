@@ -131,7 +131,7 @@ fn a_slot_that_is_too_large_to_move_splits_off_and_goes_to_other_nodes() {
     let mut cluster = Cluster::start(3);
     let mut client = cluster.client(0);
     let value = "v".repeat(FIELD_BYTES);
-    // Slot 0 is of group 0, whose half it is to leave.
+    // Slot 0 belongs to group 0, and must leave it.
     let key = "{06S}hash";
     for field in 0..FIELDS {
         assert_eq!(client.show(&format!("HSET {key} field{field} {value}")), "(integer) 1");

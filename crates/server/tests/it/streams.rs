@@ -1,4 +1,4 @@
-//! What streams have since Redis 8.4: what is released, what is added once, and who waits to claim.
+//! What streams have since Redis 8.4: what is released, what is added once, and which clients wait to claim.
 
 use std::time::Duration;
 

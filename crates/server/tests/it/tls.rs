@@ -449,7 +449,7 @@ fn nodes_that_show_certificates_of_one_authority_make_a_cluster() {
             format!("(integer) {}", 300_000 + key.to_string().len())
         );
     }
-    // One that speaks no TLS, one whom nobody knows, and one that comes too late.
+    // A node that speaks no TLS, one that nobody knows, and one that comes too late.
     let plain = nodes.join(&["--tls-cluster", "no"].map(str::to_owned));
     wait_for_log(plain, "cannot join yet");
     wait_for_log(plain, "takes encrypted links only");

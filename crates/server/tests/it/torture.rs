@@ -71,7 +71,7 @@ fn files_in(folder: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()).collect()
 }
 
-/// Processes whose command line names the folder of that run.
+/// Processes with a command line that names the folder of that run.
 fn children_of(id: u32) -> usize {
     let name = format!("holdfast-torture-{id}/");
     let processes = std::fs::read_dir("/proc").expect("the processes").filter_map(Result::ok);

@@ -150,7 +150,7 @@ fn users_of_a_cluster_are_on_every_node_and_survive_kills_joins_and_backups() {
     assert_eq!(server.client().show("AUTH bob other"), "OK");
     assert_eq!(server.client().show("ACL SETUSER default off"), "OK");
     server.kill();
-    // Who has locked himself out asks a node to go by its own users.
+    // An operator who has locked himself out asks a node to go by its own users.
     let server = Server::start(&options.extra(&["--cluster-users", "ignore"]));
     assert_eq!(server.client().show("ACL USERS"), "[\"default\"]");
 }

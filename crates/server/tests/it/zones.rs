@@ -74,7 +74,7 @@ fn a_zone_dies_and_is_replaced_and_returns_while_clients_write() {
             assert!(values.iter().all(|value| value.trim_matches('"').parse::<u64>().is_ok()), "{values:?}");
         }
     }
-    // Leaders go to the zone in which they are to be, and a node that is carried to another zone says so.
+    // Leaders go to the zone that they should be in, and a node that is carried to another zone says so.
     let mut client = cluster.client(4);
     assert_eq!(client.show("CONFIG SET leader-zones b,a"), "OK");
     wait_until(&cluster, 3, "leaders in zone b", |status| {

@@ -1,5 +1,5 @@
 //! Nodes ail, and do not die: two do not hear each other although a third hears both, a disk is full, or somebody
-//! starts a copy of a node. A leader that had better not lead hands over, a copy is refused, and no client of any node
+//! starts a copy of a node. A leader that should not lead hands over, a copy is refused, and no client of any node
 //! notices more than a pause.
 
 use std::collections::BTreeMap;
@@ -168,7 +168,8 @@ impl Universe {
         (*node, life << 8 | machine as u64)
     }
 
-    /// A process has ended, and the system closes its connections. Who is cut off from it does not hear of that.
+    /// A process has ended, and the system closes its connections. A node that is cut off from it does not hear of
+    /// that.
     pub(super) fn close_links(&mut self, machine: usize) {
         let (node, life) = self.life_of(machine);
         for other in 0..self.machines.len() {

@@ -94,7 +94,7 @@ impl Follower {
                     return;
                 }
                 count += 1;
-                // Whose groups and fields know of time, which a follower is told less of.
+                // Their groups and fields carry times, and a follower is told less of those.
                 let is_told_less = matches!(entry.value(), ValueRef::Stream(_) | ValueRef::Hash(_));
                 let key = entry.key();
                 let is_same = match is_told_less {

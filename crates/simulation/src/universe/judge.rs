@@ -207,7 +207,7 @@ fn describe(record: &Record) -> String {
     format!("    {:.6} .. {answered} {:?}", record.called as f64 / 1e9, record.operation)
 }
 
-/// The longest that a request is under way whose client may have given it up.
+/// The longest that a request is under way after its client may have given it up.
 const CARRIED_MAX: u64 = 10 * SECOND;
 /// A replica starts over from a checkpoint within this time of when that is seen.
 const FORGETTING_MAX: u64 = 5 * SECOND;

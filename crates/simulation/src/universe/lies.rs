@@ -202,7 +202,7 @@ impl Universe {
         }
     }
 
-    /// What was said before, to whomever, and is true of then.
+    /// What was said before, to any node, and was true then.
     fn repeat(&mut self) -> Vec<Vec<u8>> {
         let place = self.some(self.lies.past.len() as u64) as usize;
         let mut old: Vec<_> = self.lies.past.get(place).cloned().into_iter().collect();

@@ -69,7 +69,7 @@ impl Universe {
         self.tell_as_operator(asked, words.into_bytes());
     }
 
-    /// An operator wants more groups. The balancer gives each its share of the slots. Or one is to split.
+    /// An operator wants more groups. The balancer gives each its share of the slots. Or one must split.
     pub(super) fn found_groups(&mut self, asked: usize) {
         self.meet_all(Fault::Growth);
         if self.faults.splits && self.prng.chance(2, 3) {
@@ -80,7 +80,7 @@ impl Universe {
         self.tell_as_operator(asked, format!("HOLDFAST GROUPS {count}\r\n").into_bytes());
     }
 
-    /// A group is to split at the slot of a key that clients use.
+    /// A group must split at the slot of a key that clients use.
     fn split_group(&mut self, asked: usize) {
         let name = match self.prng.below(4) {
             0 => account_name(self.prng.below(ACCOUNT_COUNT)),
@@ -116,8 +116,8 @@ impl Universe {
     }
 
     /// Asks the others to let a lost node go, for as long as it is a member, also if it is known to leave: nodes that
-    /// have just been started may not know yet that it is one. Where all who vote are in doubt and it was one of them,
-    /// somebody has to say first that those who are left are to be trusted.
+    /// have just been started may not know yet that it is one. If all who vote are in doubt and the lost node was one
+    /// of them, somebody must first say that those who are left can be trusted.
     pub(super) fn operator_looks(&mut self, machine: usize) {
         self.at(self.now + LOOK_INTERVAL, What::OperatorLooks { machine });
         let node = NodeId(machine as u64 + 1);

@@ -12,7 +12,7 @@ use crate::SECOND;
 use crate::client::{LAST_READS, LAST_READS_OF_STREAMS};
 use crate::invariants::Invariant;
 
-/// A lock as it is seen from outside: group, term of its leader, whose, and whether that is prepared.
+/// A lock as seen from outside: group, term of its leader, owner, and whether the owner is prepared.
 pub(super) type SeenLock = (u32, u64, TransactionId, bool);
 
 /// When each lock was first seen since peace began.

@@ -119,7 +119,7 @@ impl Universe {
         layout
     }
 
-    /// Every group has all its members and voters, and is led by the one whose turn it is.
+    /// Every group has all its members and voters, and the right node leads it.
     fn is_spread(&self) -> bool {
         let voters_max = self.voters_max(self.machines.len());
         let Some(roster) = self.roster() else { return false };

@@ -223,7 +223,7 @@ impl Universe {
 
     /// What the longest wait was made of.
     fn made_of(&mut self, harm: Harm) -> Wait {
-        // Who still waits has waited so long.
+        // A client that still waits has waited so long.
         for client in 0..self.clients.len() {
             if let Some(asked) = self.watch.asked_at.get(&client).copied() {
                 self.note_answered(client);

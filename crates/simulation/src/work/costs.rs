@@ -89,7 +89,7 @@ steps! {
     letters = 250, "letters";
     /// One piece of mail in it, told or read.
     mail = 200, "mail";
-    /// A core or a thread of the node whose sleep is ended.
+    /// Ending the sleep of a core or a thread of the node.
     wakes_of_others = 1_900, "wake-ups of others";
     /// A message to another node, made and framed.
     messages_out = 500, "messages sent";

@@ -1,4 +1,4 @@
-//! Nodes whose cores take time: the same cores as everywhere, in virtual time, with a price for each step.
+//! Nodes with cores that take time: the same cores as everywhere, in virtual time, with a price for each step.
 //!
 //! ```text
 //!   arrive ──▶ inbox ──▶ turn of a core ──▶ its actions, when the turn is over
@@ -259,7 +259,7 @@ impl Fleet {
         }
         while !this.is_led() {
             if this.now > LEADERS_WAIT_MAX {
-                return Err("a minute has passed, and the groups are not led where they are to be".to_owned());
+                return Err("a minute has passed, and the groups are not led by the nodes that should lead".to_owned());
             }
             this.live(100 * MILLISECOND);
         }
@@ -267,7 +267,7 @@ impl Fleet {
         Ok(this)
     }
 
-    /// Everybody is where he is to be, and all cores know it.
+    /// Every group is led where it should be, and all cores know it.
     fn is_led(&self) -> bool {
         let cores = usize::from(self.shape.cores);
         let is_served = self.seats.iter().all(|seat| seat.core.is_loaded() && seat.core.is_served());
@@ -493,7 +493,7 @@ impl Fleet {
             shared.log_until = self.now + held;
             shared.log_busy += held;
         }
-        // Who leaves something for a core or a thread that sleeps wakes it.
+        // A core that leaves something for a core or a thread that sleeps wakes it.
         let shared = &self.shared[node];
         let mut wakes = u64::from(!shared.waiting.is_empty() && !shared.thread_is_planned && !shared.is_syncing);
         for action in &leaving {

@@ -109,7 +109,7 @@ impl Load {
         (!client.is_over).then(|| now + client.prng.below(2 * every + 1))
     }
 
-    /// What a client asks, and whom.
+    /// What a client asks next, and which node it asks.
     pub fn ask(&mut self, number: usize, now: u64) -> Option<(usize, SessionId, Ask)> {
         let asking = self.asking.clone()?;
         if self.clients[number].is_over {

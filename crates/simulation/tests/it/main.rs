@@ -109,7 +109,7 @@ fn groups_come_into_being_and_nothing_is_lost_or_done_twice() {
         "a slot moved",
         "a group split",
         "a group that split off was recovered from the log of another",
-        "a node was to die at a step of a split",
+        "the end of a node was planned at a step of a split",
     ];
     for what in whats {
         assert!(probes.count(what) > 0, "never: {what}");
@@ -126,8 +126,8 @@ fn a_group_that_is_founded_twice_is_caught() {
     assert!(caught, "a group forgot what it had acknowledged, and nobody noticed");
 }
 
-/// A node whose log rotted was being removed when another lost power, and was in doubt: the operator has to say that
-/// those who are left are to be trusted, although the node that is lost is known to leave.
+/// A node with a rotten log was being removed when another lost power, and was in doubt: the operator must say that
+/// those who are left can be trusted, although the node that is lost is known to leave.
 #[test]
 fn a_node_that_leaves_is_lost_and_another_is_in_doubt() {
     let outcome = run(&Plan { growth: true, ..plan(715_078, 3, Durability::Always) });
@@ -330,7 +330,7 @@ fn a_group_that_lets_a_replica_go_too_early_is_caught() {
         let broken = Plan { canary: Some(Canary::EarlyRemoval), ..plan(seed, 4, Durability::Always) };
         run(&broken).failure.is_some_and(|failure| failure.starts_with("replicated"))
     });
-    assert!(caught, "a group had fewer replicas than it is to have, and nobody noticed");
+    assert!(caught, "a group had fewer replicas than it should have, and nobody noticed");
 }
 
 /// Keys that are copied before the latest changes to them are made, and a group that forgets what it had carried out.
@@ -379,7 +379,7 @@ fn leaders_return_with_their_nodes_and_no_other_client_notices() {
 #[test]
 fn an_ailing_node_costs_no_client_more_than_a_pause() {
     let mut probes = Probes::default();
-    // In the last one a node whose disk is full, and which leads nothing, cannot keep up with what leaders send it.
+    // In the last one a node with a full disk, which leads nothing, cannot keep up with what leaders send it.
     for (seed, nodes) in [(0, 3), (1, 5), (2, 3), (58, 3)] {
         let outcome = run(&Plan { ailments: true, ..plan(seed, nodes, Durability::Always) });
         assert_eq!(outcome.failure, None, "seed {seed}");
@@ -540,7 +540,7 @@ fn a_log_that_rots_at_its_end_loses_nothing() {
     }
 }
 
-/// A node whose last record is damaged helps one to lead that never had it.
+/// A node with a damaged last record helps one to lead that never had it.
 #[test]
 fn a_damaged_record_that_is_taken_for_a_torn_one_is_caught() {
     let caught = (0..100).any(|seed| {

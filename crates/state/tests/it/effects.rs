@@ -327,7 +327,7 @@ fn compare(state: &mut State, stock: &mut Stock, reader: Reader, story: &[String
                 &["XPENDING", &name, "gr2"],
                 &["XINFO", "GROUPS", &name],
             ];
-            // How much a group has read, and who has asked for nothing yet, Redis 5 does not know.
+            // Redis 5 does not know how much a group has read, or which consumers have asked for nothing yet.
             let questions = if reader >= Reader::Redis7 { questions } else { &questions[..3] };
             for words in questions.iter().filter(|_| is_stream) {
                 let (ours, theirs) = (without_nobody(&read(state, database, moment, words)), stock.call(words));

@@ -1,5 +1,5 @@
-//! Many cores whose sockets one thread waits for, and who all have something for each other: how often each of them is
-//! stepped. There is one thread, so that the numbers are always the same.
+//! Many cores with sockets that one thread waits for. All of them have something for each other: how often each of them
+//! is stepped. There is one thread, so that the numbers are always the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

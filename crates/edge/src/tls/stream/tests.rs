@@ -164,7 +164,7 @@ fn carry(from: &mut TlsStream<End>, to: &mut TlsStream<End>, bytes: &[u8], lengt
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
     }
-    // Who has taken all has been told so, if not at once.
+    // If all was taken, the writer can be told so by now, if not at once.
     while written < bytes.len() {
         written += from.write(&bytes[written..]).expect("room");
     }

@@ -178,7 +178,7 @@ impl Block {
         listpack::frame(&[&head, &self.elements])
     }
 
-    /// The block whose listpack this is. `None` if it is none, or has nothing in it.
+    /// The block that this listpack encodes. `None` if it is no block, or has nothing in it.
     pub(crate) fn from_listpack(first: Id, bytes: &[u8]) -> Option<Self> {
         let elements = listpack::read(bytes)?;
         let [live, dead, elements @ ..] = &elements[..] else { return None };

@@ -35,7 +35,7 @@ pub(crate) struct Pending {
 /// Who has a pending entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// The consumer of this name, to whom it was given last at this time, in milliseconds since the epoch.
+    /// The consumer of this name. It got the entry last at this time, in milliseconds since the epoch.
     Consumer(Arc<[u8]>, i64),
     /// Nobody: it was released. What was released earlier has a lower place.
     Nobody(u64),
@@ -262,8 +262,8 @@ impl Group {
         true
     }
 
-    /// Takes a pending entry from anyone who has it, or one that is not pending yet and shall be, and puts it behind
-    /// everything that was released before. It has been given out so often then.
+    /// Takes a pending entry from the consumer that has it, or makes one pending that is not yet, and puts it behind
+    /// everything that was released before. The entry then counts as given out `count` times.
     pub(crate) fn release(&mut self, id: Id, count: u64) {
         if let Some(holder) = self.pending(id).map(|pending| pending.holder.clone()) {
             self.disown(&holder, id);
@@ -307,7 +307,7 @@ impl Group {
         self.released.len()
     }
 
-    /// What is to be freed in steps of them.
+    /// What must be freed of them in steps.
     pub(crate) fn released_rubble(&self) -> ReleasedRubble {
         ReleasedRubble(self.released.clone().into_rubble())
     }

@@ -378,7 +378,7 @@ impl Idempotence {
         self.producers.bytes()
     }
 
-    /// What is to be freed in steps of it.
+    /// What must be freed of it in steps.
     pub(crate) fn into_rubble(self) -> Vec<IdempotenceRubble> {
         let mut rubble = vec![IdempotenceRubble(Trees::Producers(self.producers.clone().into_rubble()))];
         for producer in self.producers.iter() {

@@ -85,7 +85,7 @@ fn bitpos(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Re
     let range = bit_range(start, end.unwrap_or(-1), unit, bytes.len());
     let position = match range.clone().and_then(|bits| find(bytes, bits, wanted)) {
         Some(position) => position as i64,
-        // A row whose end was not said goes on with clear bits behind the string.
+        // A row without a stated end goes on with clear bits behind the string.
         None if range.is_some() && !wanted && end.is_none() => bytes.len() as i64 * 8,
         None => -1,
     };

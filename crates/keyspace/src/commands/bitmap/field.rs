@@ -12,7 +12,7 @@ pub(super) const BITFIELD: DataCommand = DataCommand {
     name: "bitfield",
     since: "3.2.0",
     group: Group::Bitmap,
-    summary: "Reads, writes and counts integers of any width at any bit of the string under a key.",
+    summary: "Reads, writes and increments integers of any width at any bit of the string under a key.",
     complexity: "O(N) where N is the number of operations.",
     syntax: "key [GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET encoding offset value | INCRBY encoding \
              offset increment> [GET encoding offset | [OVERFLOW <WRAP | SAT | FAIL>] <SET encoding offset value | \

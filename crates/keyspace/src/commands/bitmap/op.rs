@@ -12,7 +12,7 @@ pub(super) const BITOP: DataCommand = DataCommand {
     name: "bitop",
     since: "2.6.0",
     group: Group::Bitmap,
-    summary: "Combines strings bit by bit and keeps the result under a key.",
+    summary: "Combines strings bit by bit and stores the result under a key.",
     complexity: "O(N) where N is the number of bytes in all sources.",
     syntax: "<AND | OR | XOR | NOT | DIFF | DIFF1 | ANDOR | ONE> destkey key [key ...]",
     arity: -4,

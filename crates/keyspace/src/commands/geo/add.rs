@@ -13,7 +13,7 @@ pub(super) const GEOADD: DataCommand = DataCommand {
     name: "geoadd",
     since: "3.2.0",
     group: Group::Geo,
-    summary: "Gives members of a sorted set their places on the earth.",
+    summary: "Sets the places on the earth of members of a sorted set.",
     complexity: "O(M log N) with M the number of members given.",
     syntax: "key [NX | XX] [CH] longitude latitude member [longitude latitude member ...]",
     arity: -5,

@@ -2,20 +2,20 @@
 //!
 //! Longitude and latitude are each halved again and again, and the bits that tell which half a point is in take turns
 //! (Morton: "A computer oriented geodetic data base", 1966): 26 of each make a score of 52 bits, which a double holds
-//! exactly. Cells whose bits begin alike lie side by side, so that the neighbourhood of a point is a few ranges of
+//! exactly. Cells with the same leading bits lie side by side, so that the neighbourhood of a point is a few ranges of
 //! scores.
 //!
 //! What is stored must be the same on every replica, whatever machine it runs on: angles are computed by a library that
 //! comes with the program and not by the platform's.
 
 const LONGITUDE_MAX: f64 = 180.0;
-/// Beyond this the Mercator projection, whose square the grid divides, does not reach.
+/// The grid divides the square of the Mercator projection, which does not reach beyond this latitude.
 const LATITUDE_MAX: f64 = 85.051_128_78;
 
 /// Halvings of each coordinate in a score.
 const STEPS_MAX: u32 = 26;
 
-/// Of the sphere whose distances come closest to those on the WGS 84 ellipsoid.
+/// Of the sphere with distances that come closest to those on the WGS 84 ellipsoid.
 const EARTH_RADIUS_METRES: f64 = 6_372_797.560_856;
 
 /// Half the equator in the projection.
@@ -181,8 +181,8 @@ impl Shape {
     /// The ranges of scores, the end excluded, in which everything lies that the shape holds: those of the cell of the
     /// centre and of its neighbours, as far as they are needed.
     ///
-    /// The order is Redis's, and so is what becomes of large shapes, whose neighbours meet behind the earth: a range
-    /// that follows itself is left out, other repetitions are not.
+    /// The order is Redis's. So is the treatment of shapes so large that their neighbours meet behind the earth: a
+    /// range that follows itself is left out, other repetitions are not.
     pub(super) fn score_ranges(&self, centre: Point) -> Vec<(f64, f64)> {
         let wanted = self.bounds(centre);
         let mut steps = steps_for(self.radius(centre), centre.latitude);

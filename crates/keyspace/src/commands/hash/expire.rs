@@ -1,4 +1,4 @@
-//! HEXPIRE and its kin, and HPERSIST: when fields are to vanish.
+//! HEXPIRE and its kin, and HPERSIST: when fields expire.
 
 use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};
@@ -133,7 +133,7 @@ fn expire(
 
 pub(super) const HPERSIST: DataCommand = DataCommand {
     name: "hpersist",
-    summary: "Takes the deadlines of fields away.",
+    summary: "Removes the deadlines of fields.",
     syntax: "key FIELDS numfields field [field ...]",
     arity: -5,
     flags: &[Flag::Write, Flag::Fast],

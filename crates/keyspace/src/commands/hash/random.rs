@@ -13,7 +13,7 @@ pub(super) const HRANDFIELD: DataCommand = DataCommand {
     name: "hrandfield",
     since: "6.2.0",
     group: Group::Hash,
-    summary: "Answers with fields chosen by chance, and their values if asked.",
+    summary: "Returns random fields, and their values on request.",
     complexity: "O(N) where N is the number of fields returned.",
     syntax: "key [count [WITHVALUES]]",
     arity: -2,

@@ -14,7 +14,7 @@ pub(super) const HGETDEL: DataCommand = DataCommand {
     name: "hgetdel",
     since: "8.0.0",
     group: Group::Hash,
-    summary: "Answers with the values of fields and removes the fields, and the key with the last one.",
+    summary: "Returns the values of fields and removes the fields, and the key with the last one.",
     complexity: "O(N) where N is the number of fields named.",
     syntax: "key FIELDS numfields field [field ...]",
     arity: -5,
@@ -51,7 +51,7 @@ fn hgetdel(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
 
 pub(super) const HGETEX: DataCommand = DataCommand {
     name: "hgetex",
-    summary: "Answers with the values of fields and sets, or takes away, their deadlines.",
+    summary: "Returns the values of fields and sets, or removes, their deadlines.",
     syntax: "key [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | PERSIST] \
              FIELDS numfields field [field ...]",
     keys: &[first_key(Access::ReadWrite, &["access", "update"])],
@@ -96,7 +96,7 @@ fn hgetex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
 
 pub(super) const HSETEX: DataCommand = DataCommand {
     name: "hsetex",
-    summary: "Gives fields of a hash values and a deadline, if all of them exist, or none, as asked.",
+    summary: "Sets fields of a hash and their deadline; on request only if all, or none, of them exist.",
     syntax: "key [FNX | FXX] [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | \
              KEEPTTL] FIELDS numfields field value [field value ...]",
     arity: -6,

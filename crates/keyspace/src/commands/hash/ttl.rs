@@ -12,7 +12,7 @@ pub(super) const HTTL: DataCommand = DataCommand {
     name: "httl",
     since: "7.4.0",
     group: Group::Hash,
-    summary: "Tells how long fields have to live, in seconds.",
+    summary: "Returns how long fields have to live, in seconds.",
     complexity: "O(N) where N is the number of fields named.",
     syntax: "key FIELDS numfields field [field ...]",
     arity: -5,
@@ -27,14 +27,14 @@ pub(super) const HTTL: DataCommand = DataCommand {
 
 pub(super) const HPTTL: DataCommand = DataCommand {
     name: "hpttl",
-    summary: "Tells how long fields have to live, in milliseconds.",
+    summary: "Returns how long fields have to live, in milliseconds.",
     body: Body::Query(|view, args, writer| answer(view, args, writer, |deadline, now| deadline - now)),
     ..HTTL
 };
 
 pub(super) const HEXPIRETIME: DataCommand = DataCommand {
     name: "hexpiretime",
-    summary: "Tells when fields expire, as a Unix time in seconds.",
+    summary: "Returns when fields expire, as a Unix time in seconds.",
     tips: &[],
     body: Body::Query(|view, args, writer| answer(view, args, writer, |deadline, _| in_seconds(deadline))),
     ..HTTL
@@ -42,7 +42,7 @@ pub(super) const HEXPIRETIME: DataCommand = DataCommand {
 
 pub(super) const HPEXPIRETIME: DataCommand = DataCommand {
     name: "hpexpiretime",
-    summary: "Tells when fields expire, as a Unix time in milliseconds.",
+    summary: "Returns when fields expire, as a Unix time in milliseconds.",
     tips: &[],
     body: Body::Query(|view, args, writer| answer(view, args, writer, |deadline, _| deadline)),
     ..HTTL

@@ -36,7 +36,7 @@ pub(super) const ARRINSERT: DataCommand = DataCommand {
 
 pub(super) const ARRPOP: DataCommand = DataCommand {
     name: "json.arrpop",
-    summary: "Takes values out of arrays: the last, or that at an index.",
+    summary: "Removes and returns values of arrays: the last ones, or those at an index.",
     complexity: "O(M+N) where M is the number of values that the path looks at, and N how many lie behind those taken.",
     syntax: "key [FORMAT <STRINGS | EXPAND1 | EXPAND>] [path [index]]",
     body: Body::Mutate(pop),
@@ -45,7 +45,7 @@ pub(super) const ARRPOP: DataCommand = DataCommand {
 
 pub(super) const ARRTRIM: DataCommand = DataCommand {
     name: "json.arrtrim",
-    summary: "Leaves of arrays what lies between two indexes.",
+    summary: "Trims arrays to what lies between two indexes.",
     complexity: "O(M+N) where M is the number of values that the path looks at, and N the length of the arrays.",
     syntax: "key path start stop",
     arity: 5,
@@ -55,7 +55,7 @@ pub(super) const ARRTRIM: DataCommand = DataCommand {
 
 pub(super) const ARRINDEX: DataCommand = DataCommand {
     name: "json.arrindex",
-    summary: "Answers with the index of a value in arrays, or -1.",
+    summary: "Returns the index of a value in arrays, or -1.",
     complexity: "O(M+N) where M is the number of values that the path looks at, and N the length of the arrays.",
     syntax: "key path value [start [stop]]",
     arity: -4,
@@ -63,12 +63,8 @@ pub(super) const ARRINDEX: DataCommand = DataCommand {
     ..READING
 };
 
-pub(super) const ARRLEN: DataCommand = DataCommand {
-    name: "json.arrlen",
-    summary: "Answers with lengths of arrays.",
-    body: Body::Query(length),
-    ..READING
-};
+pub(super) const ARRLEN: DataCommand =
+    DataCommand { name: "json.arrlen", summary: "Returns lengths of arrays.", body: Body::Query(length), ..READING };
 
 fn is_array(value: &Json) -> bool {
     value.as_array().is_some()

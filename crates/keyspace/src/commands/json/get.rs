@@ -14,7 +14,7 @@ use crate::json::{Json, Text, parse::utf8};
 
 pub(super) const GET: DataCommand = DataCommand {
     name: "json.get",
-    summary: "Answers with the values to which paths lead, as text.",
+    summary: "Returns the values at paths, as text.",
     complexity: "O(N) where N is the number of values that the paths look at, and the length of the answer.",
     syntax: "key [INDENT indent] [NEWLINE newline] [SPACE space] [FORMAT <STRING | EXPAND1 | EXPAND>] \
              [path [path ...]]",
@@ -24,7 +24,7 @@ pub(super) const GET: DataCommand = DataCommand {
 
 pub(super) const MGET: DataCommand = DataCommand {
     name: "json.mget",
-    summary: "Answers with values of several documents, as text.",
+    summary: "Returns values of several documents, as text.",
     complexity: "O(N) where N is the number of values that the path looks at, and the length of the answers.",
     syntax: "key [key ...] path",
     arity: -3,
@@ -34,18 +34,18 @@ pub(super) const MGET: DataCommand = DataCommand {
 };
 
 pub(super) const TYPE: DataCommand =
-    DataCommand { name: "json.type", summary: "Answers with types of values.", body: Body::Query(type_of), ..READING };
+    DataCommand { name: "json.type", summary: "Returns types of values.", body: Body::Query(type_of), ..READING };
 
 pub(super) const RESP: DataCommand = DataCommand {
     name: "json.resp",
-    summary: "Answers with values as replies of the protocol.",
+    summary: "Returns values as replies of the protocol.",
     body: Body::Query(resp),
     ..READING
 };
 
 pub(super) const DEBUG: DataCommand = DataCommand {
     name: "json.debug",
-    summary: "What documents take.",
+    summary: "Shows the memory of documents.",
     complexity: "Depends on subcommand.",
     syntax: "",
     flags: &[],
@@ -57,7 +57,7 @@ pub(super) const DEBUG: DataCommand = DataCommand {
 
 const DEBUG_MEMORY: DataCommand = DataCommand {
     name: "memory",
-    summary: "Answers with how many bytes values take.",
+    summary: "Returns how many bytes values take.",
     syntax: "key [path]",
     arity: -3,
     keys: &[key_at(2, Access::Read, &[])],

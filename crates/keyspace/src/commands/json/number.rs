@@ -14,7 +14,7 @@ use crate::{Class, Edit};
 
 pub(super) const NUMINCRBY: DataCommand = DataCommand {
     name: "json.numincrby",
-    summary: "Adds a number to those to which a path leads.",
+    summary: "Adds a number to those at a path.",
     syntax: "key path value",
     arity: 4,
     body: Body::Mutate(|edit, args, writer| calculate(edit, args, writer, &ADDITION)),
@@ -23,7 +23,7 @@ pub(super) const NUMINCRBY: DataCommand = DataCommand {
 
 pub(super) const NUMMULTBY: DataCommand = DataCommand {
     name: "json.nummultby",
-    summary: "Multiplies numbers to which a path leads.",
+    summary: "Multiplies the numbers at a path.",
     body: Body::Mutate(|edit, args, writer| calculate(edit, args, writer, &MULTIPLICATION)),
     ..NUMINCRBY
 };

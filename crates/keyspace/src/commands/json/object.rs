@@ -8,16 +8,12 @@ use crate::View;
 use crate::commands::{Body, DataCommand};
 use crate::json::{Json, Object};
 
-pub(super) const OBJKEYS: DataCommand = DataCommand {
-    name: "json.objkeys",
-    summary: "Answers with the names in objects.",
-    body: Body::Query(names),
-    ..READING
-};
+pub(super) const OBJKEYS: DataCommand =
+    DataCommand { name: "json.objkeys", summary: "Returns the names in objects.", body: Body::Query(names), ..READING };
 
 pub(super) const OBJLEN: DataCommand = DataCommand {
     name: "json.objlen",
-    summary: "Answers with how many names are in objects.",
+    summary: "Returns the number of names in objects.",
     body: Body::Query(length),
     ..READING
 };

@@ -15,7 +15,7 @@ use crate::{Class, Edit};
 
 pub(super) const SET: DataCommand = DataCommand {
     name: "json.set",
-    summary: "Sets the values to which a path leads, or makes a document.",
+    summary: "Sets the values at a path, or creates a document.",
     complexity: "O(M+N) where M is the number of values that the path looks at, and N the size of the new value.",
     syntax: "key path value [NX | XX]",
     arity: -4,
@@ -45,7 +45,7 @@ pub(super) const MSET: DataCommand = DataCommand {
 pub(super) const MERGE: DataCommand = DataCommand {
     name: "json.merge",
     since: "2.6.0",
-    summary: "Merges a value into those to which a path leads: names are added or replaced, and removed by null.",
+    summary: "Merges a value into those at a path: names are added or replaced, and removed by null.",
     complexity: "O(M+N) where M is the number of values that the path looks at, and N the size of the new value.",
     syntax: "key path value",
     arity: 4,
@@ -54,12 +54,8 @@ pub(super) const MERGE: DataCommand = DataCommand {
     ..CHANGING
 };
 
-pub(super) const DEL: DataCommand = DataCommand {
-    name: "json.del",
-    summary: "Removes the values to which a path leads.",
-    body: Body::Mutate(delete),
-    ..CHANGING
-};
+pub(super) const DEL: DataCommand =
+    DataCommand { name: "json.del", summary: "Removes the values at a path.", body: Body::Mutate(delete), ..CHANGING };
 
 pub(super) const FORGET: DataCommand = DataCommand { name: "json.forget", ..DEL };
 

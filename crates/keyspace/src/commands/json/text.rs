@@ -16,7 +16,7 @@ use crate::{Edit, View};
 
 pub(super) const STRAPPEND: DataCommand = DataCommand {
     name: "json.strappend",
-    summary: "Appends a text to those to which a path leads.",
+    summary: "Appends a text to those at a path.",
     syntax: "key [path] value",
     arity: -3,
     flags: GROWING,
@@ -26,7 +26,7 @@ pub(super) const STRAPPEND: DataCommand = DataCommand {
 
 pub(super) const STRLEN: DataCommand = DataCommand {
     name: "json.strlen",
-    summary: "Answers with lengths of texts in bytes.",
+    summary: "Returns lengths of texts in bytes.",
     body: Body::Query(length),
     ..READING
 };

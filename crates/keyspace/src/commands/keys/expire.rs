@@ -1,4 +1,4 @@
-//! EXPIRE and its kin, and PERSIST: when a key is to vanish.
+//! EXPIRE and its kin, and PERSIST: when a key expires.
 
 use command::{Access, Command, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};
@@ -76,7 +76,7 @@ enum Unit {
     Milliseconds,
 }
 
-/// When the new expiry is to be set.
+/// When to set the new expiry.
 #[derive(Clone, Copy, Default)]
 struct Condition {
     /// Only if there is none yet.

@@ -1,6 +1,6 @@
 //! FLUSHDB, FLUSHALL and SWAPDB: whole databases at once.
 //!
-//! These are the steps of one group; that all groups take them together, or none, is up to who calls.
+//! These are the steps of one group; the caller sees to it that all groups take them together, or none.
 
 use command::{Command, Flag, Group, Join, Refusal, Span};
 use resp::{Args, Writer};

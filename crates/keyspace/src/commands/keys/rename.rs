@@ -51,7 +51,7 @@ fn rename_unless_taken(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer)
     if edit.entry(from).is_none() {
         return Err(Refusal::NO_SUCH_KEY);
     }
-    // A key that is to get its own name finds that taken.
+    // A key that would get its own name finds that taken.
     let free = edit.entry(to).is_none();
     if free {
         give_name(edit, from, to);

@@ -60,7 +60,7 @@ pub const SORT_RO: DataCommand = Command {
     ..SORT
 };
 
-/// Where the result is to go: the word behind the last STORE that is an option and not the argument of one.
+/// Where the result goes: the word behind the last STORE that is an option and not the argument of one.
 fn destination_index(args: Args<'_>) -> Option<usize> {
     let mut found = None;
     let mut next = 2;

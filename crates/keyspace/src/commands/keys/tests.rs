@@ -7,7 +7,7 @@ use resp::Protocol;
 use crate::testing::Harness;
 use crate::{Policy, Tuning};
 
-/// Runs command lines and compares the replies, whose line ends are shown as blanks.
+/// Runs command lines and compares the replies; their line ends are shown as blanks.
 fn play(harness: &mut Harness, lines: &[(&str, &str)]) {
     for (line, expected) in lines {
         let reply = harness.run(line);

@@ -48,7 +48,7 @@ pub const CLUSTERSCAN: DataCommand = Command {
     name: "clusterscan",
     since: "9.1.0",
     group: Group::Cluster,
-    summary: "Walks through the keys of all slots, in steps that the node of one slot answers.",
+    summary: "Iterates over the keys of all slots, in steps that the node of one slot answers.",
     complexity: "O(N) where N is the number of keys that a step looks at.",
     syntax: "cursor [MATCH pattern] [COUNT count] [TYPE type] [SLOT slot]",
     arity: -2,
@@ -128,7 +128,7 @@ pub fn parse_cursor(word: &[u8]) -> Result<u64, Refusal> {
     Ok(if negative { magnitude.wrapping_neg() } else { magnitude })
 }
 
-/// Keys on their way into an array whose length is known only at the end.
+/// Keys on their way into an array. Its length is known only at the end.
 struct Found {
     names: Writer,
     count: usize,
@@ -216,7 +216,7 @@ fn scan_options(args: Args<'_>, takes_slot: bool) -> Result<ScanOptions<'_>, Ref
     Ok(ScanOptions { filter, pattern, count: usize::try_from(count).unwrap_or(usize::MAX), type_name, slot })
 }
 
-/// How many keys a step of SCAN is to look at.
+/// How many keys a step of SCAN must look at.
 ///
 /// # Errors
 /// As SCAN refuses its options.

@@ -1,7 +1,7 @@
 //! Taking items from lists, and waiting for them.
 //!
-//! Here is only what happens when there is something, or when waiting is out of the question, as inside MULTI: who has
-//! to wait is told null, and waiting is the business of who runs the command. See [`crate::patience`].
+//! Here is only what happens when there is something, or when waiting is out of the question, as inside MULTI: a client
+//! that has to wait is told null, and the code that runs the command sees to the waiting. See [`crate::patience`].
 
 use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};
@@ -15,7 +15,7 @@ pub(super) const BLPOP: DataCommand = DataCommand {
     name: "blpop",
     since: "2.0.0",
     group: Group::List,
-    summary: "Takes the item at the head of the first of several lists that has any, and waits for one.",
+    summary: "Takes the item at the head of the first of several lists that has any; waits for one if need be.",
     complexity: "O(N) with N the number of keys.",
     syntax: "key [key ...] timeout",
     arity: -3,
@@ -32,7 +32,7 @@ pub(super) const BRPOP: DataCommand = DataCommand {
     name: "brpop",
     since: "2.0.0",
     group: Group::List,
-    summary: "Takes the item at the tail of the first of several lists that has any, and waits for one.",
+    summary: "Takes the item at the tail of the first of several lists that has any; waits for one if need be.",
     complexity: "O(N) with N the number of keys.",
     syntax: "key [key ...] timeout",
     arity: -3,
@@ -49,7 +49,7 @@ pub(super) const BLMPOP: DataCommand = DataCommand {
     name: "blmpop",
     since: "7.0.0",
     group: Group::List,
-    summary: "Takes items from an end of the first of several lists that has any, and waits for one.",
+    summary: "Takes items from an end of the first of several lists that has any; waits for one if need be.",
     complexity: "O(N+M) with N the number of keys and M that of the items taken.",
     syntax: "timeout numkeys key [key ...] <LEFT | RIGHT> [COUNT count]",
     arity: -5,
@@ -66,7 +66,7 @@ pub(super) const BLMOVE: DataCommand = DataCommand {
     name: "blmove",
     since: "6.2.0",
     group: Group::List,
-    summary: "Takes an item from an end of a list, and waits for one, and puts it at an end of another.",
+    summary: "Moves an item from an end of a list to an end of another; waits for one if need be.",
     complexity: "O(1)",
     syntax: "source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout",
     arity: 6,
@@ -82,7 +82,7 @@ pub(super) const BLMOVE: DataCommand = DataCommand {
 pub(super) const BLMOVEM: DataCommand = DataCommand {
     name: "blmovem",
     since: "8.10.0",
-    summary: "Takes items from an end of a list, and waits for them, and puts them at an end of another.",
+    summary: "Moves items from an end of a list to an end of another; waits for them if need be.",
     complexity: "O(N) with N the number of items moved.",
     syntax: "source destination <LEFT | RIGHT> <LEFT | RIGHT> timeout [<COUNT count | EXACTLY exactly> <OBO | BULK>]",
     arity: -6,
@@ -95,7 +95,7 @@ pub(super) const BRPOPLPUSH: DataCommand = DataCommand {
     name: "brpoplpush",
     since: "2.2.0",
     group: Group::List,
-    summary: "Takes the item at the tail of a list, and waits for one, and puts it at the head of another.",
+    summary: "Moves the item at the tail of a list to the head of another; waits for one if need be.",
     complexity: "O(1)",
     syntax: "source destination timeout",
     arity: 4,

@@ -34,7 +34,7 @@ fn bad_data() -> Refusal {
     Refusal::new("ERR received bad data")
 }
 
-/// What a new filter is to be.
+/// Parameters of a new filter.
 struct Wish {
     error: f64,
     capacity: i64,
@@ -61,7 +61,7 @@ fn is_error(error: f64) -> bool {
 
 const RESERVE: DataCommand = DataCommand {
     name: "bf.reserve",
-    summary: "Makes an empty Bloom filter.",
+    summary: "Creates an empty Bloom filter.",
     syntax: "key error_rate capacity [EXPANSION expansion] [NONSCALING]",
     arity: -4,
     keys: MADE_KEY,
@@ -113,7 +113,7 @@ fn reserve(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
 
 const ADD: DataCommand = DataCommand {
     name: "bf.add",
-    summary: "Adds an item to a Bloom filter, which is made if there is none.",
+    summary: "Adds an item to a Bloom filter, and creates the filter if there is none.",
     complexity: "O(k) where k is the number of hashes, for each layer of the filter.",
     syntax: "key item",
     arity: 3,
@@ -130,7 +130,7 @@ const ADD: DataCommand = DataCommand {
 
 const MADD: DataCommand = DataCommand {
     name: "bf.madd",
-    summary: "Adds items to a Bloom filter, which is made if there is none.",
+    summary: "Adds items to a Bloom filter, and creates the filter if there is none.",
     complexity: "O(k * n) where k is the number of hashes and n is the number of items.",
     syntax: "key item [item ...]",
     arity: -3,
@@ -144,7 +144,7 @@ const MADD: DataCommand = DataCommand {
 
 const INSERT: DataCommand = DataCommand {
     name: "bf.insert",
-    summary: "Adds items to a Bloom filter, which is made as the words say if there is none.",
+    summary: "Adds items to a Bloom filter, and creates it with the given options if there is none.",
     syntax: "key [CAPACITY capacity] [ERROR error] [EXPANSION expansion] [NOCREATE] [NONSCALING] ITEMS item [item ...]",
     arity: -4,
     body: Body::Mutate(insert),
@@ -256,7 +256,7 @@ fn write_answers(writer: &mut Writer, answers: &[Result<bool, Full>]) {
 
 const EXISTS: DataCommand = DataCommand {
     name: "bf.exists",
-    summary: "Tells whether an item is in a Bloom filter.",
+    summary: "Returns whether an item is in a Bloom filter.",
     complexity: "O(k) where k is the number of hashes, for each layer of the filter.",
     syntax: "key item",
     arity: 3,
@@ -269,7 +269,7 @@ const EXISTS: DataCommand = DataCommand {
 
 const MEXISTS: DataCommand = DataCommand {
     name: "bf.mexists",
-    summary: "Tells which items are in a Bloom filter.",
+    summary: "Returns which items are in a Bloom filter.",
     complexity: "O(k * n) where k is the number of hashes and n is the number of items.",
     syntax: "key item [item ...]",
     arity: -3,
@@ -340,7 +340,7 @@ fn info(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refu
 const CARD: DataCommand = DataCommand {
     name: "bf.card",
     since: "2.4.4",
-    summary: "Tells how many items were added to a Bloom filter.",
+    summary: "Returns the number of items added to a Bloom filter.",
     body: Body::Query(|view, args, writer| {
         write_number(writer, filter(view, args.at(1))?.map_or(0, |filter| filter.size));
         Ok(())
@@ -376,7 +376,7 @@ const DEBUG: DataCommand = DataCommand {
 
 const SCANDUMP: DataCommand = DataCommand {
     name: "bf.scandump",
-    summary: "Answers a part of a Bloom filter, for BF.LOADCHUNK, and where the next one begins.",
+    summary: "Returns a part of a Bloom filter for BF.LOADCHUNK, and where the next part begins.",
     complexity: "O(n) where n is the number of bytes.",
     syntax: "key iterator",
     arity: 3,
@@ -401,7 +401,7 @@ const SCANDUMP: DataCommand = DataCommand {
 
 const LOADCHUNK: DataCommand = DataCommand {
     name: "bf.loadchunk",
-    summary: "Puts a part of a Bloom filter back that BF.SCANDUMP answered.",
+    summary: "Restores a part of a Bloom filter that BF.SCANDUMP returned.",
     complexity: "O(n) where n is the number of bytes.",
     syntax: "key iterator data",
     arity: 4,

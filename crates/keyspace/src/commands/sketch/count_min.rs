@@ -24,7 +24,7 @@ fn no_key() -> Refusal {
 
 const INITBYDIM: DataCommand = DataCommand {
     name: "cms.initbydim",
-    summary: "Makes a count-min sketch of these dimensions.",
+    summary: "Creates a count-min sketch of these dimensions.",
     syntax: "key width depth",
     arity: 4,
     keys: MADE_KEY,
@@ -43,7 +43,7 @@ const INITBYDIM: DataCommand = DataCommand {
 
 const INITBYPROB: DataCommand = DataCommand {
     name: "cms.initbyprob",
-    summary: "Makes a count-min sketch for an error and the probability that it is larger.",
+    summary: "Creates a count-min sketch for an error and the probability that the error is larger.",
     syntax: "key error probability",
     body: Body::Mutate(|edit, args, writer| {
         check_free(edit, args.at(1))?;
@@ -107,7 +107,7 @@ fn increase(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<
 
 const QUERY: DataCommand = DataCommand {
     name: "cms.query",
-    summary: "Tells how often items were counted, or more.",
+    summary: "Returns how often items were counted, or more.",
     complexity: "O(n) where n is the number of items.",
     syntax: "key item [item ...]",
     arity: -3,
@@ -122,7 +122,7 @@ const QUERY: DataCommand = DataCommand {
 
 const MERGE: DataCommand = DataCommand {
     name: "cms.merge",
-    summary: "Makes a count-min sketch the sum of others, each so many times.",
+    summary: "Makes a count-min sketch the weighted sum of others.",
     complexity: "O(n) where n is the number of counters of all sketches.",
     syntax: "destination numKeys source [source ...] [WEIGHTS weight [weight ...]]",
     arity: -4,

@@ -31,7 +31,7 @@ fn not_found() -> Refusal {
     Refusal::new("ERR not found")
 }
 
-/// What a new filter is to be.
+/// Parameters of a new filter.
 struct Wish {
     capacity: i64,
     bucket_len: i64,
@@ -64,7 +64,7 @@ fn bounded(word: &[u8], name: &str, least: i64, most: i64) -> Result<i64, Refusa
 
 const RESERVE: DataCommand = DataCommand {
     name: "cf.reserve",
-    summary: "Makes an empty cuckoo filter.",
+    summary: "Creates an empty cuckoo filter.",
     syntax: "key capacity [BUCKETSIZE bucketsize] [MAXITERATIONS maxiterations] [EXPANSION expansion]",
     arity: -3,
     keys: MADE_KEY,
@@ -104,7 +104,7 @@ fn reserve(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
 
 const ADD: DataCommand = DataCommand {
     name: "cf.add",
-    summary: "Adds an item to a cuckoo filter, which is made if there is none.",
+    summary: "Adds an item to a cuckoo filter, and creates the filter if there is none.",
     complexity: "O(k + i) where k is the number of layers and i is the most tries.",
     syntax: "key item",
     arity: 3,
@@ -114,14 +114,14 @@ const ADD: DataCommand = DataCommand {
 
 const ADDNX: DataCommand = DataCommand {
     name: "cf.addnx",
-    summary: "Adds an item to a cuckoo filter unless it is there; the filter is made if there is none.",
+    summary: "Adds an item to a cuckoo filter unless it is there; creates the filter if there is none.",
     body: Body::Mutate(|edit, args, writer| add_one(edit, args, writer, true)),
     ..ADD
 };
 
 const INSERT: DataCommand = DataCommand {
     name: "cf.insert",
-    summary: "Adds items to a cuckoo filter, which is made as the words say if there is none.",
+    summary: "Adds items to a cuckoo filter, and creates it with the given options if there is none.",
     complexity: "O(n * (k + i)) where n is the number of items, k is the number of layers and i is the most tries.",
     syntax: "key [CAPACITY capacity] [NOCREATE] ITEMS item [item ...]",
     arity: -4,
@@ -131,7 +131,7 @@ const INSERT: DataCommand = DataCommand {
 
 const INSERTNX: DataCommand = DataCommand {
     name: "cf.insertnx",
-    summary: "Adds those items to a cuckoo filter that are not there; the filter is made if there is none.",
+    summary: "Adds the items that are not there to a cuckoo filter; creates the filter if there is none.",
     body: Body::Mutate(|edit, args, writer| insert(edit, args, writer, true)),
     ..INSERT
 };
@@ -236,7 +236,7 @@ fn add_each<'a>(filter: &mut Cuckoo, items: impl Iterator<Item = &'a [u8]>, unle
 
 const EXISTS: DataCommand = DataCommand {
     name: "cf.exists",
-    summary: "Tells whether an item is in a cuckoo filter.",
+    summary: "Returns whether an item is in a cuckoo filter.",
     complexity: "O(k) where k is the number of layers.",
     syntax: "key item",
     arity: 3,
@@ -249,7 +249,7 @@ const EXISTS: DataCommand = DataCommand {
 
 const MEXISTS: DataCommand = DataCommand {
     name: "cf.mexists",
-    summary: "Tells which items are in a cuckoo filter.",
+    summary: "Returns which items are in a cuckoo filter.",
     complexity: "O(k * n) where k is the number of layers and n is the number of items.",
     syntax: "key item [item ...]",
     arity: -3,
@@ -266,7 +266,7 @@ const MEXISTS: DataCommand = DataCommand {
 
 const COUNT: DataCommand = DataCommand {
     name: "cf.count",
-    summary: "Tells how often an item may be in a cuckoo filter.",
+    summary: "Returns how often an item may be in a cuckoo filter.",
     body: Body::Query(|view, args, writer| {
         write_number(writer, found(view, args.at(1)).map_or(0, |filter| filter.count(args.at(2))));
         Ok(())
@@ -305,7 +305,7 @@ const DEL: DataCommand = DataCommand {
 
 const COMPACT: DataCommand = DataCommand {
     name: "cf.compact",
-    summary: "Moves what is in the upper layers of a cuckoo filter to lower ones.",
+    summary: "Moves items from the upper layers of a cuckoo filter to lower ones.",
     complexity: "O(n) where n is the number of cells.",
     flags: &[Flag::Write],
     body: Body::Mutate(|edit, args, writer| {
@@ -355,7 +355,7 @@ const INFO: DataCommand = DataCommand {
 
 const DEBUG: DataCommand = DataCommand {
     name: "cf.debug",
-    summary: "Describes a cuckoo filter in a line.",
+    summary: "Describes a cuckoo filter in one line.",
     body: Body::Query(|view, args, writer| {
         let filter = filter(view, args.at(1))?.ok_or_else(not_found)?;
         let line = format!(
@@ -376,7 +376,7 @@ const DEBUG: DataCommand = DataCommand {
 
 const SCANDUMP: DataCommand = DataCommand {
     name: "cf.scandump",
-    summary: "Answers a part of a cuckoo filter, for CF.LOADCHUNK, and where the next one begins.",
+    summary: "Returns a part of a cuckoo filter for CF.LOADCHUNK, and where the next part begins.",
     complexity: "O(n) where n is the number of bytes.",
     syntax: "key iterator",
     arity: 3,
@@ -411,7 +411,7 @@ const SCANDUMP: DataCommand = DataCommand {
 
 const LOADCHUNK: DataCommand = DataCommand {
     name: "cf.loadchunk",
-    summary: "Puts a part of a cuckoo filter back that CF.SCANDUMP answered.",
+    summary: "Restores a part of a cuckoo filter that CF.SCANDUMP returned.",
     complexity: "O(n) where n is the number of bytes.",
     syntax: "key iterator data",
     arity: 4,

@@ -62,7 +62,7 @@ fn empty(compression: u64) -> Result<Digest, Refusal> {
 
 const CREATE: DataCommand = DataCommand {
     name: "tdigest.create",
-    summary: "Makes an empty t-digest.",
+    summary: "Creates an empty t-digest.",
     syntax: "key [COMPRESSION compression]",
     arity: -2,
     keys: MADE_KEY,
@@ -128,7 +128,7 @@ const RESET: DataCommand = DataCommand {
 
 const MERGE: DataCommand = DataCommand {
     name: "tdigest.merge",
-    summary: "Adds what t-digests have seen to one, which is made if there is none.",
+    summary: "Merges t-digests into one, and creates it if there is none.",
     complexity: "O(n) where n is the number of nodes of all digests.",
     syntax: "destination-key numkeys source-key [source-key ...] [COMPRESSION compression] [OVERRIDE]",
     arity: -4,
@@ -181,7 +181,7 @@ fn merge(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
 
 const MIN: DataCommand = DataCommand {
     name: "tdigest.min",
-    summary: "Answers the least value that was added to a t-digest.",
+    summary: "Returns the least value that was added to a t-digest.",
     body: Body::Query(|view, args, writer| {
         let digest = digest(view, args.at(1))?.ok_or_else(no_key)?;
         write_double(writer, if digest.size() > 0 { digest.min } else { f64::NAN });
@@ -192,7 +192,7 @@ const MIN: DataCommand = DataCommand {
 
 const MAX: DataCommand = DataCommand {
     name: "tdigest.max",
-    summary: "Answers the greatest value that was added to a t-digest.",
+    summary: "Returns the greatest value that was added to a t-digest.",
     body: Body::Query(|view, args, writer| {
         let digest = digest(view, args.at(1))?.ok_or_else(no_key)?;
         write_double(writer, if digest.size() > 0 { digest.max } else { f64::NAN });
@@ -203,7 +203,7 @@ const MAX: DataCommand = DataCommand {
 
 const QUANTILE: DataCommand = DataCommand {
     name: "tdigest.quantile",
-    summary: "Answers, for each share, the value below which that share of all values lies.",
+    summary: "Returns, for each share, the value that this share of all values is below.",
     complexity: "O(n) where n is the number of nodes.",
     syntax: "key quantile [quantile ...]",
     arity: -3,
@@ -231,7 +231,7 @@ fn quantile(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), 
 
 const CDF: DataCommand = DataCommand {
     name: "tdigest.cdf",
-    summary: "Answers, for each value, which share of all values is less, and half of those that equal it.",
+    summary: "Returns, for each value, the share of values that are less, and half of those that equal it.",
     complexity: "O(n) where n is the number of nodes.",
     syntax: "key value [value ...]",
     arity: -3,
@@ -259,14 +259,14 @@ enum From {
 
 const RANK: DataCommand = DataCommand {
     name: "tdigest.rank",
-    summary: "Answers, for each value, how many values are less, and half of those that equal it.",
+    summary: "Returns, for each value, how many values are less, and half of those that equal it.",
     body: Body::Query(|view, args, writer| rank(view, args, writer, From::Least)),
     ..CDF
 };
 
 const REVRANK: DataCommand = DataCommand {
     name: "tdigest.revrank",
-    summary: "Answers, for each value, how many values are greater, and half of those that equal it.",
+    summary: "Returns, for each value, how many values are greater, and half of those that equal it.",
     body: Body::Query(|view, args, writer| rank(view, args, writer, From::Greatest)),
     ..CDF
 };
@@ -300,7 +300,7 @@ fn round_half_down(number: f64) -> f64 {
 
 const BYRANK: DataCommand = DataCommand {
     name: "tdigest.byrank",
-    summary: "Answers, for each rank, the value that has it, counted from the least.",
+    summary: "Returns the value at each rank, counted from the least.",
     complexity: "O(n) where n is the number of nodes.",
     syntax: "key rank [rank ...]",
     arity: -3,
@@ -310,7 +310,7 @@ const BYRANK: DataCommand = DataCommand {
 
 const BYREVRANK: DataCommand = DataCommand {
     name: "tdigest.byrevrank",
-    summary: "Answers, for each rank, the value that has it, counted from the greatest.",
+    summary: "Returns the value at each rank, counted from the greatest.",
     syntax: "key reverse_rank [reverse_rank ...]",
     body: Body::Query(|view, args, writer| by_rank(view, args, writer, From::Greatest)),
     ..BYRANK
@@ -348,7 +348,7 @@ fn by_rank(view: &View<'_>, args: Args<'_>, writer: &mut Writer, from: From) -> 
 
 const TRIMMED_MEAN: DataCommand = DataCommand {
     name: "tdigest.trimmed_mean",
-    summary: "Answers the mean of the values between two shares.",
+    summary: "Returns the mean of the values between two shares.",
     complexity: "O(n) where n is the number of nodes.",
     syntax: "key low_cut_quantile high_cut_quantile",
     arity: 4,

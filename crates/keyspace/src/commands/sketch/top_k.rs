@@ -26,7 +26,7 @@ fn no_key() -> Refusal {
 
 const RESERVE: DataCommand = DataCommand {
     name: "topk.reserve",
-    summary: "Makes an empty list of the items that are seen most often.",
+    summary: "Creates an empty list of the items that are seen most often.",
     syntax: "key topk [width depth decay]",
     arity: -3,
     keys: MADE_KEY,
@@ -65,7 +65,7 @@ fn reserve(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
 
 const ADD: DataCommand = DataCommand {
     name: "topk.add",
-    summary: "Counts items, and answers which ones they drive out of the list.",
+    summary: "Counts items, and returns which ones they push out of the list.",
     complexity: "O(n * k) where n is the number of items and k is the length of the list.",
     syntax: "key items [items ...]",
     arity: -3,
@@ -78,7 +78,7 @@ const ADD: DataCommand = DataCommand {
 
 const INCRBY: DataCommand = DataCommand {
     name: "topk.incrby",
-    summary: "Counts items, each so many times, and answers which ones they drive out of the list.",
+    summary: "Counts items by increments, and returns which ones they push out of the list.",
     complexity: "O(n * k * i) where n is the number of items, k is the length of the list and i the increment.",
     syntax: "key item increment [item increment ...]",
     arity: -4,
@@ -117,7 +117,7 @@ fn add(edit: &mut Edit<'_>, key: &[u8], counts: &[(&[u8], u32)], writer: &mut Wr
 
 const QUERY: DataCommand = DataCommand {
     name: "topk.query",
-    summary: "Tells which items are in the list.",
+    summary: "Returns which items are in the list.",
     complexity: "O(n * k) where n is the number of items and k is the length of the list.",
     syntax: "key item [item ...]",
     arity: -3,
@@ -132,7 +132,7 @@ const QUERY: DataCommand = DataCommand {
 
 const COUNT: DataCommand = DataCommand {
     name: "topk.count",
-    summary: "Tells how often items were seen, or less.",
+    summary: "Returns how often items were seen, or less.",
     body: Body::Query(|view, args, writer| {
         let list = list(view, args.at(1))?.ok_or_else(no_key)?;
         writer.array(args.len() - 2);
@@ -144,7 +144,7 @@ const COUNT: DataCommand = DataCommand {
 
 const LIST: DataCommand = DataCommand {
     name: "topk.list",
-    summary: "Answers the items that were seen most often.",
+    summary: "Returns the items that were seen most often.",
     complexity: "O(k * log k) where k is the length of the list.",
     syntax: "key [WITHCOUNT]",
     arity: -2,

@@ -13,7 +13,7 @@ pub(super) const ZADD: DataCommand = DataCommand {
     name: "zadd",
     since: "1.2.0",
     group: Group::SortedSet,
-    summary: "Gives members of a sorted set their scores.",
+    summary: "Sets the scores of members of a sorted set.",
     complexity: "O(M log N) with M the number of members given.",
     syntax: "key [NX | XX] [GT | LT] [CH] [INCR] score member [score member ...]",
     arity: -4,
@@ -50,7 +50,7 @@ pub(in crate::commands) struct Conditions {
     pub(in crate::commands) if_there: bool,
     if_greater: bool,
     if_less: bool,
-    /// The score is to be added to the one that the member has.
+    /// The score is added to the one that the member has.
     adds: bool,
 }
 

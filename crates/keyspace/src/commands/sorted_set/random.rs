@@ -14,7 +14,7 @@ pub(super) const ZRANDMEMBER: DataCommand = DataCommand {
     name: "zrandmember",
     since: "6.2.0",
     group: Group::SortedSet,
-    summary: "Returns members of a sorted set that are chosen by chance.",
+    summary: "Returns random members of a sorted set.",
     complexity: "O(M log N) with M the number of members returned.",
     syntax: "key [count [WITHSCORES]]",
     arity: -2,

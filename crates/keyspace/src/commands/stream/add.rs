@@ -16,7 +16,7 @@ use crate::{Class, Edit};
 
 pub(super) const XADD: DataCommand = DataCommand {
     name: "xadd",
-    summary: "Adds an entry to a stream, and answers with its id.",
+    summary: "Adds an entry to a stream, and returns its id.",
     complexity: "O(1), and O(N) where N is the number of entries that are trimmed away.",
     syntax: "key [NOMKSTREAM] [KEEPREF | DELREF | ACKED] [IDMPAUTO pid | IDMP pid iid] [<MAXLEN | MINID> <[=] threshold | ~ threshold [LIMIT count]>] \
              <* | id> field value [field value ...]",
@@ -89,7 +89,7 @@ fn xadd(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), 
 
 pub(super) const XTRIM: DataCommand = DataCommand {
     name: "xtrim",
-    summary: "Takes the oldest entries out of a stream.",
+    summary: "Removes the oldest entries of a stream.",
     complexity: "O(N) where N is the number of blocks and entries that are taken out.",
     syntax: "key <MAXLEN | MINID> <[=] threshold | ~ threshold [LIMIT count]> [KEEPREF | DELREF | ACKED]",
     arity: -4,
@@ -174,7 +174,7 @@ struct Trimming {
     references: References,
 }
 
-/// What is to become of references, if the word says it.
+/// What becomes of references, if the word says it.
 pub(super) fn references_named(word: &[u8]) -> Option<References> {
     let named = [("keepref", References::Kept), ("delref", References::Dropped), ("acked", References::Heeded)];
     named.into_iter().find_map(|(name, references)| is(word, name).then_some(references))
@@ -282,7 +282,7 @@ impl<'a> Options<'a> {
 
 pub(super) const XDEL: DataCommand = DataCommand {
     name: "xdel",
-    summary: "Deletes entries of a stream, and answers how many there were.",
+    summary: "Deletes entries of a stream, and returns how many there were.",
     complexity: "O(N) where N is the number of ids.",
     syntax: "key id [id ...]",
     arity: -3,
@@ -317,7 +317,7 @@ fn xdel(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), 
 
 pub(super) const XSETID: DataCommand = DataCommand {
     name: "xsetid",
-    summary: "Sets what a stream takes for its last id.",
+    summary: "Sets the last id of a stream.",
     complexity: "O(1)",
     syntax: "key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
     arity: -3,

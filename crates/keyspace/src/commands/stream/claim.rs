@@ -86,7 +86,7 @@ fn xclaim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
 }
 
 impl Claim<'_> {
-    /// Reads the options of XCLAIM; the last id that the group is to have.
+    /// Reads the options of XCLAIM; the last id that the group will have.
     fn parse_options(&mut self, args: Args<'_>, from: usize) -> Result<Id, Refusal> {
         let (mut index, mut last, mut time) = (from, Id::MIN, None);
         while index < args.len() {
@@ -139,7 +139,7 @@ impl Claim<'_> {
             && stream.change().hear_of(self.group, self.consumer, self.now)
     }
 
-    /// True if an entry that exists is to be taken.
+    /// True if an entry that exists can be claimed.
     fn takes(&self, pending: Option<&Pending>) -> bool {
         match pending {
             None => self.is_forced,
@@ -181,7 +181,7 @@ fn idle_time(word: &[u8], command: &str) -> Result<i64, Refusal> {
 pub(super) const XAUTOCLAIM: DataCommand = DataCommand {
     name: "xautoclaim",
     since: "6.2.0",
-    summary: "Gives those of the pending entries to another consumer that nobody has acknowledged for a while.",
+    summary: "Gives another consumer the pending entries that nobody has acknowledged for a while.",
     complexity: "O(N) where N is the number of pending entries that are looked at, at most ten times COUNT.",
     syntax: "key group consumer min-idle-time start [COUNT count] [JUSTID]",
     arity: -6,
@@ -248,7 +248,7 @@ fn xautoclaim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Resul
     Ok(())
 }
 
-/// What XAUTOCLAIM has come upon.
+/// What XAUTOCLAIM has found.
 #[derive(Default)]
 struct Sweep {
     claimed: Vec<Pending>,

@@ -15,7 +15,7 @@ use crate::{Class, Edit};
 pub(super) const XDELEX: DataCommand = DataCommand {
     name: "xdelex",
     since: "8.2.0",
-    summary: "Deletes entries of a stream, and what groups have pending of them, or only what all groups have done with.",
+    summary: "Deletes entries of a stream and their pending entries, or only those that all groups have acknowledged.",
     complexity: "O(N*M) where N is the number of ids, and M that of groups.",
     syntax: "key [KEEPREF | DELREF | ACKED] IDS numids id [id ...]",
     arity: -5,
@@ -83,7 +83,7 @@ fn parse(args: Args<'_>, first: usize) -> Result<Request<'_>, Refusal> {
     Ok(Request { references: references.unwrap_or_default(), words })
 }
 
-/// Deletes an entry, unless references to it are to be heeded and there are any.
+/// Deletes an entry, unless there are references to it that must be respected.
 fn delete(stream: &mut StreamMut<'_, '_>, id: Id, references: References) -> i64 {
     match references {
         References::Heeded if stream.as_ref().is_referenced(id) => return REFERENCED,

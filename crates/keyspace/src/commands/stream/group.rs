@@ -28,7 +28,7 @@ pub(super) const fn key_of_subcommand(access: Access, notes: &'static [&'static 
 
 const CREATE: DataCommand = DataCommand {
     name: "create",
-    summary: "Makes a group of consumers.",
+    summary: "Creates a group of consumers.",
     complexity: "O(log N) where N is the number of groups.",
     syntax: "key group <id | $> [MKSTREAM] [ENTRIESREAD entries-read]",
     arity: -5,
@@ -62,7 +62,7 @@ const DESTROY: DataCommand = DataCommand {
 const CREATECONSUMER: DataCommand = DataCommand {
     name: "createconsumer",
     since: "6.2.0",
-    summary: "Makes a consumer in a group.",
+    summary: "Creates a consumer in a group.",
     syntax: "key group consumer",
     arity: 5,
     body: Body::Mutate(create_consumer),
@@ -71,7 +71,7 @@ const CREATECONSUMER: DataCommand = DataCommand {
 
 const DELCONSUMER: DataCommand = DataCommand {
     name: "delconsumer",
-    summary: "Removes a consumer with what is pending for it, and answers how much that was.",
+    summary: "Removes a consumer with its pending entries, and returns how many there were.",
     complexity: "O(N log M) where N is what is pending for the consumer, and M what is pending in the group.",
     syntax: "key group consumer",
     arity: 5,
@@ -248,7 +248,7 @@ fn delete_consumer(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> 
 
 pub(super) const XACK: DataCommand = DataCommand {
     name: "xack",
-    summary: "Says that entries have been dealt with, and answers how many of them were pending in the group.",
+    summary: "Acknowledges entries, and returns how many of them were pending in the group.",
     complexity: "O(log N) for each id, where N is the number of pending entries.",
     syntax: "key group id [id ...]",
     arity: -4,

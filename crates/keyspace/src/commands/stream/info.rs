@@ -14,7 +14,7 @@ use crate::commands::{Body, DataCommand};
 
 pub(super) const XINFO: DataCommand = DataCommand {
     name: "xinfo",
-    summary: "A container for commands that show what a stream is like.",
+    summary: "A container for commands that describe a stream.",
     complexity: "Depends on subcommand.",
     arity: -2,
     span: Span::Nothing,
@@ -24,7 +24,7 @@ pub(super) const XINFO: DataCommand = DataCommand {
 
 const STREAM: DataCommand = DataCommand {
     name: "stream",
-    summary: "Shows what a stream is like.",
+    summary: "Describes a stream.",
     complexity: "O(N) where N is the number of blocks in which the entries lie; with FULL, of what is shown.",
     syntax: "key [FULL [COUNT count]]",
     arity: -3,

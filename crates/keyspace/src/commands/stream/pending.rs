@@ -13,7 +13,7 @@ use crate::{ItoaBuffer, View};
 
 pub(super) const XPENDING: DataCommand = DataCommand {
     name: "xpending",
-    summary: "Shows what a group has given out and got no acknowledgement of.",
+    summary: "Shows the entries that a group has given out without an acknowledgement.",
     complexity: "O(N) where N is the number of entries that are looked at, or of consumers.",
     syntax: "key group [[IDLE min-idle-time] start end count [consumer]]",
     arity: -3,

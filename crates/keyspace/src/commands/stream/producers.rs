@@ -15,7 +15,7 @@ use crate::commands::{Body, DataCommand};
 pub(super) const XCFGSET: DataCommand = DataCommand {
     name: "xcfgset",
     since: "8.6.0",
-    summary: "Says for how long a stream remembers the ids of producers, and how many of each.",
+    summary: "Sets for how long a stream remembers the ids of producers, and how many of each.",
     complexity: "O(1), and O(N) where N is the number of producers if anything changes.",
     syntax: "key [IDMP-DURATION duration] [IDMP-MAXSIZE maxsize]",
     arity: -2,
@@ -68,7 +68,7 @@ fn xcfgset(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     let before = (new.duration_s, new.ids_max);
     new.duration_s = duration_s.unwrap_or(new.duration_s);
     new.ids_max = ids_max.unwrap_or(new.ids_max);
-    // Who says the same again loses nothing: each producer may say it when it starts.
+    // A client that says the same again loses nothing: each producer may say it when it starts.
     if before != (new.duration_s, new.ids_max) {
         let part = edit.modify_stream(key, |stream| stream.change().set_idempotence(new))?;
         edit.bury_stream(part);
@@ -80,7 +80,7 @@ fn xcfgset(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
 pub(super) const XIDMPRECORD: DataCommand = DataCommand {
     name: "xidmprecord",
     since: "8.6.2",
-    summary: "Has a stream remember that a producer has added an entry under an id. For replicas and restored data.",
+    summary: "Makes a stream remember that a producer has added an entry under an id. For replicas and restored data.",
     complexity: "O(log N) where N is the number of producers and of their ids.",
     syntax: "key pid iid stream-id",
     arity: 5,

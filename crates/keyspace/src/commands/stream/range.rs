@@ -12,7 +12,7 @@ use crate::commands::{Body, DataCommand};
 
 pub(super) const XLEN: DataCommand = DataCommand {
     name: "xlen",
-    summary: "Answers with the number of entries in a stream.",
+    summary: "Returns the number of entries in a stream.",
     complexity: "O(1)",
     syntax: "key",
     arity: 2,
@@ -30,7 +30,7 @@ fn xlen(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refu
 
 pub(super) const XRANGE: DataCommand = DataCommand {
     name: "xrange",
-    summary: "Answers with the entries between two ids.",
+    summary: "Returns the entries between two ids.",
     complexity: "O(N) where N is the number of entries answered with.",
     syntax: "key start end [COUNT count]",
     arity: -4,
@@ -46,7 +46,7 @@ fn xrange(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Re
 
 pub(super) const XREVRANGE: DataCommand = DataCommand {
     name: "xrevrange",
-    summary: "Answers with the entries between two ids, the last first.",
+    summary: "Returns the entries between two ids, the last first.",
     syntax: "key end start [COUNT count]",
     body: Body::Query(xrevrange),
     ..XRANGE

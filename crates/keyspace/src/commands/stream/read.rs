@@ -23,7 +23,7 @@ const fn keys_of_streams(from: i32) -> KeySpec {
 
 pub(super) const XREAD: DataCommand = DataCommand {
     name: "xread",
-    summary: "Answers with the entries of several streams that are behind an id.",
+    summary: "Returns the entries of several streams after an id.",
     complexity: "O(N) where N is the number of entries answered with.",
     syntax: "[COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] STREAMS key id",
     arity: -4,
@@ -43,7 +43,7 @@ fn xread(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Ref
 
 pub(super) const XREADGROUP: DataCommand = DataCommand {
     name: "xreadgroup",
-    summary: "Gives entries of several streams to a consumer of a group, or those again that it has not acknowledged.",
+    summary: "Gives a consumer of a group new entries of several streams, or again those that it has not acknowledged.",
     complexity: "O(M) where M is the number of entries answered with, and O(log N) for each, where N is the number of those \
                  that are pending. With CLAIM, O(N) more.",
     syntax: "GROUP group consumer [COUNT count] [MAXCOUNT maxcount] [MAXSIZE maxsize] [BLOCK milliseconds] \
@@ -72,7 +72,7 @@ pub(crate) struct Reading<'a> {
     count_max: usize,
     /// About how many bytes the answer may have.
     bytes_max: usize,
-    /// For how many milliseconds to wait if there is nothing; 0 is for ever.
+    /// For how many milliseconds to wait if there is nothing; 0 means without limit.
     pub(crate) wait_ms: Option<u64>,
     group: Option<AsConsumer<'a>>,
     /// Entries that have been pending for so many milliseconds are given out again.
@@ -278,8 +278,9 @@ impl<'a> Reading<'a> {
                 idle.truncate(self.count);
                 let has_new = stream.as_ref().last_entry().is_some_and(|entry| entry > group.last);
                 if since == Since::New && !has_new && idle.is_empty() {
-                    // Who has asked is known from then on; who waits, when there is something: a request that changed
-                    // the stream before it waits could be overtaken by another that was sent behind it.
+                    // A consumer that has asked is known from then on; one that waits, when there is something: a
+                    // request that changed the stream before it waits could be overtaken by another that was sent
+                    // behind it.
                     let is_new = self.wait_ms.is_none()
                         && group.consumer(as_consumer.consumer).is_none()
                         && stream.change().hear_of(as_consumer.group, as_consumer.consumer, now);

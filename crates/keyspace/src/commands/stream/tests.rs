@@ -5,7 +5,7 @@ use crate::collection::stream::idempotence::Idempotence;
 use crate::testing::Harness;
 use crate::{Class, Classes, Moment};
 
-/// A stream of many blocks, with a group whose two consumers have most of it pending.
+/// A stream of many blocks, with a group of two consumers that have most of it pending.
 fn filled(entries: usize) -> Harness {
     let mut harness = Harness::new();
     harness.run("XGROUP CREATE s g 0 MKSTREAM");

@@ -59,7 +59,7 @@ impl<'a> Comparison<'a> {
     /// True if the string is as it must be.
     ///
     /// # Errors
-    /// If the operand is to be a digest and is too long or too short for one.
+    /// If the operand must be a digest and is too long or too short for one.
     pub(super) fn holds(self, value: Str<'_>) -> Result<bool, Refusal> {
         let is_equal = match self.with {
             With::Value => value.to_bytes(&mut ItoaBuffer::new()) == self.operand,
@@ -78,7 +78,7 @@ pub(super) const DIGEST: DataCommand = DataCommand {
     name: "digest",
     since: "8.4.0",
     group: Group::String,
-    summary: "Answers with the digest of the string under a key.",
+    summary: "Returns the digest of the string under a key.",
     complexity: "O(N) where N is the length of the string.",
     syntax: "key",
     arity: 2,
@@ -103,7 +103,7 @@ pub(super) const DELEX: DataCommand = DataCommand {
     name: "delex",
     since: "8.4.0",
     group: Group::String,
-    summary: "Removes a key if its string, or the digest of it, is or is not what is given.",
+    summary: "Removes a key if its string, or the digest of that, equals, or does not equal, the given one.",
     complexity: "O(N) where N is the length of the string.",
     syntax: "key [IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest | IFDNE ifdne-digest]",
     arity: -2,
@@ -136,7 +136,7 @@ fn delex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
     Ok(())
 }
 
-/// Removes a key if it is to go, and answers how many keys went.
+/// Removes a key if it must go, and answers how many keys went.
 fn remove_if(edit: &mut Edit<'_>, key: &[u8], goes: bool, writer: &mut Writer) {
     if goes {
         edit.remove(key);
@@ -149,7 +149,7 @@ pub(super) const DELIFEQ: DataCommand = DataCommand {
     name: "delifeq",
     since: "9.0.0",
     group: Group::String,
-    summary: "Removes a key if its string is what is given.",
+    summary: "Removes a key if its string equals the given one.",
     complexity: "O(1)",
     syntax: "key value",
     arity: 3,

@@ -14,7 +14,7 @@ pub(super) const INCREX: DataCommand = DataCommand {
     name: "increx",
     since: "8.8.0",
     group: Group::String,
-    summary: "Adds a number to the one under a key within bounds, and may set or end its time to live.",
+    summary: "Adds a number to the one under a key within bounds, and may set or remove its time to live.",
     complexity: "O(1)",
     syntax: "key [BYFLOAT increment | BYINT increment] [LBOUND lowerbound] [UBOUND upperbound] [SATURATE] \
              [<EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds> [ENX] | PERSIST]",
@@ -215,12 +215,12 @@ fn crossed_bounds() -> Refusal {
     Refusal::new("ERR LBOUND can't be greater than UBOUND")
 }
 
-/// When the key is to end, if that is said.
+/// When the key expires, if that is said.
 fn deadline(edit: &Edit<'_>, options: &Options<'_>) -> Result<Option<UnixMillis>, Refusal> {
     options.until.map(|(form, word)| form.deadline(word, edit.moment(), "increx")).transpose()
 }
 
-/// Stores the number, with the deadline that it is to have, and reports what was done.
+/// Stores the number, with its deadline, and reports what was done.
 fn finish(
     edit: &mut Edit<'_>,
     key: &[u8],

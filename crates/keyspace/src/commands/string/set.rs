@@ -13,7 +13,7 @@ pub(super) const SET: DataCommand = DataCommand {
     name: "set",
     since: "1.0.0",
     group: Group::String,
-    summary: "Puts a string under a key, whatever was there before.",
+    summary: "Sets the string under a key, and replaces any value.",
     complexity: "O(1)",
     syntax: "key value [NX | XX | IFEQ ifeq-value | IFNE ifne-value | IFDEQ ifdeq-digest | IFDNE ifdne-digest] [GET] \
              [EX seconds | PX milliseconds | EXAT unix-time-seconds | PXAT unix-time-milliseconds | KEEPTTL]",
@@ -89,7 +89,7 @@ enum Condition<'a> {
 
 /// What is said about when the value ends: at most one of several words.
 pub(super) enum Lifetime<'a> {
-    /// Nothing: SET makes the value live for ever, GETEX leaves its life as it is.
+    /// Nothing: SET removes the value's deadline, GETEX leaves it as it is.
     Unsaid,
     /// The one word without a time: KEEPTTL for SET, PERSIST for GETEX.
     Word,
@@ -189,7 +189,7 @@ pub(super) const SETNX: DataCommand = DataCommand {
     name: "setnx",
     since: "1.0.0",
     group: Group::String,
-    summary: "Puts a string under a key that does not exist yet.",
+    summary: "Sets the string under a key that does not exist yet.",
     complexity: "O(1)",
     syntax: "key value",
     arity: 3,
@@ -215,7 +215,7 @@ pub(super) const SETEX: DataCommand = DataCommand {
     name: "setex",
     since: "2.0.0",
     group: Group::String,
-    summary: "Puts a string under a key for some seconds.",
+    summary: "Sets the string under a key for some seconds.",
     complexity: "O(1)",
     syntax: "key seconds value",
     arity: 4,
@@ -236,7 +236,7 @@ pub(super) const PSETEX: DataCommand = DataCommand {
     name: "psetex",
     since: "2.6.0",
     group: Group::String,
-    summary: "Puts a string under a key for some milliseconds.",
+    summary: "Sets the string under a key for some milliseconds.",
     complexity: "O(1)",
     syntax: "key milliseconds value",
     arity: 4,
@@ -270,7 +270,7 @@ pub(super) const GETSET: DataCommand = DataCommand {
     name: "getset",
     since: "1.0.0",
     group: Group::String,
-    summary: "Puts a string under a key and answers with the one before.",
+    summary: "Sets the string under a key and returns the one before.",
     complexity: "O(1)",
     syntax: "key value",
     arity: 3,

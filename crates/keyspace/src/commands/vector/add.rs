@@ -16,7 +16,7 @@ pub(super) const EFFORT_WORD_MAX: usize = 1_000_000;
 
 pub(super) const VADD: DataCommand = DataCommand {
     name: "vadd",
-    summary: "Adds an element with its vector to a vector set, or gives it another vector.",
+    summary: "Adds an element with its vector to a vector set, or changes its vector.",
     complexity: "O(log(N)) where N is the number of elements of the set.",
     syntax: "key [REDUCE dim] <FP32 vector | VALUES num value [value ...]> element [CAS] [NOQUANT | Q8 | BIN] \
              [EF build-exploration-factor] [SETATTR attributes] [M numlinks]",
@@ -180,7 +180,7 @@ pub(super) const VREM: DataCommand = DataCommand {
 
 pub(super) const VSETATTR: DataCommand = DataCommand {
     name: "vsetattr",
-    summary: "Sets the attributes of an element of a vector set, or takes them away.",
+    summary: "Sets or removes the attributes of an element of a vector set.",
     syntax: "key element json",
     arity: 4,
     flags: &[Flag::Write, Flag::Fast],

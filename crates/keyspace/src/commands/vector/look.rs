@@ -12,7 +12,7 @@ use crate::vector::{Bound, VectorSet};
 
 pub(super) const VCARD: DataCommand = DataCommand {
     name: "vcard",
-    summary: "Answers with the number of elements of a vector set.",
+    summary: "Returns the number of elements of a vector set.",
     body: Body::Query(|view, args, writer| {
         writer.count(view.vectors(args.at(1))?.map_or(0, VectorSet::len));
         Ok(())
@@ -22,7 +22,7 @@ pub(super) const VCARD: DataCommand = DataCommand {
 
 pub(super) const VDIM: DataCommand = DataCommand {
     name: "vdim",
-    summary: "Answers with the number of dimensions of the vectors of a vector set.",
+    summary: "Returns the number of dimensions of the vectors of a vector set.",
     body: Body::Query(|view, args, writer| {
         let set = view.vectors(args.at(1))?.ok_or(Refusal::new("ERR key does not exist"))?;
         writer.count(set.shape().dimensions as usize);
@@ -34,7 +34,7 @@ pub(super) const VDIM: DataCommand = DataCommand {
 pub(super) const VISMEMBER: DataCommand = DataCommand {
     name: "vismember",
     since: "8.2.0",
-    summary: "Tells whether an element is in a vector set.",
+    summary: "Returns whether an element is in a vector set.",
     syntax: "key element",
     arity: 3,
     flags: &[Flag::Readonly],
@@ -47,7 +47,7 @@ pub(super) const VISMEMBER: DataCommand = DataCommand {
 
 pub(super) const VGETATTR: DataCommand = DataCommand {
     name: "vgetattr",
-    summary: "Answers with the attributes of an element of a vector set.",
+    summary: "Returns the attributes of an element of a vector set.",
     syntax: "key element",
     arity: 3,
     body: Body::Query(|view, args, writer| {
@@ -59,7 +59,7 @@ pub(super) const VGETATTR: DataCommand = DataCommand {
 
 pub(super) const VEMB: DataCommand = DataCommand {
     name: "vemb",
-    summary: "Answers with the vector of an element of a vector set, roughly, or as it is kept.",
+    summary: "Returns the vector of an element of a vector set, roughly, or as it is stored.",
     complexity: "O(N) where N is the number of dimensions.",
     syntax: "key element [RAW]",
     arity: -3,
@@ -98,7 +98,7 @@ fn write_raw(set: &VectorSet, slot: u32, writer: &mut Writer) {
 
 pub(super) const VLINKS: DataCommand = DataCommand {
     name: "vlinks",
-    summary: "Answers with the neighbours of an element on each layer of a vector set's graph, the highest first.",
+    summary: "Returns the neighbours of an element on each layer of a vector set's graph, the highest first.",
     syntax: "key element [WITHSCORES]",
     arity: -3,
     body: Body::Query(|view, args, writer| {
@@ -165,7 +165,7 @@ pub(super) const VINFO: DataCommand = DataCommand {
 
 pub(super) const VRANDMEMBER: DataCommand = DataCommand {
     name: "vrandmember",
-    summary: "Answers with elements of a vector set chosen by chance.",
+    summary: "Returns random elements of a vector set.",
     complexity: "O(N) where N is the number of elements returned.",
     syntax: "key [count]",
     arity: -2,
@@ -207,7 +207,7 @@ fn choose(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Re
 pub(super) const VRANGE: DataCommand = DataCommand {
     name: "vrange",
     since: "8.4.0",
-    summary: "Answers with the elements of a vector set between two names, in their order.",
+    summary: "Returns the elements of a vector set between two names, in their order.",
     complexity: "O(log(N)+M) where N is the number of elements of the set and M that of those returned.",
     syntax: "key start end [count]",
     arity: -4,

@@ -22,7 +22,7 @@ const REPEATED_BYTES_MAX: usize = 128;
 
 pub(super) const VSIM: DataCommand = DataCommand {
     name: "vsim",
-    summary: "Answers with the elements of a vector set that are most similar to a vector.",
+    summary: "Returns the elements of a vector set that are most similar to a vector.",
     complexity: "O(log(N)) where N is the number of elements of the set.",
     syntax: "key <ELE element | FP32 vector | VALUES num value [value ...]> [WITHSCORES] [WITHATTRIBS] [COUNT num] \
              [EPSILON delta] [EF search-exploration-factor] [FILTER expression] [FILTER-EF max-filtering-effort] \

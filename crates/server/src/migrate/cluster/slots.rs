@@ -1,4 +1,4 @@
-//! Whose stream a slot is taken from, and what becomes of slots that move between the nodes of a source.
+//! Which stream a slot is taken from, and what becomes of slots that move between the nodes of a source.
 //!
 //! The streams of two nodes have no common order. So a slot is *settled* or not. What a settled slot holds at the
 //! target is what it held at its node, at the place up to which that node's stream has been carried out; only that
@@ -88,7 +88,7 @@ impl Slots {
         self.unsettled.insert(slot)
     }
 
-    /// True if a request that reaches up to `end` of its stream, and is about these slots, is to be carried out.
+    /// True if a request must be carried out: it reaches up to `end` of its stream, and is about these slots.
     pub fn admits(&mut self, stream: u32, end: u64, slots: &BTreeSet<u16>) -> bool {
         let refused: Vec<u16> = slots.iter().copied().filter(|slot| !self.admits_slot(stream, end, *slot)).collect();
         // A request that is passed over for one of its slots is missing in the others.

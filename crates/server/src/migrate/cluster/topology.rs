@@ -1,4 +1,4 @@
-//! What the nodes of a Redis Cluster say of themselves: who is a primary, which slots are whose, and which are being
+//! What the nodes of a Redis Cluster say of themselves: who is a primary, which slots each has, and which are being
 //! moved.
 //!
 //! Only what a node says of itself counts: it learns of its own changes first. Of two that claim one slot the one with

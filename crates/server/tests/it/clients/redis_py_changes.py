@@ -19,7 +19,7 @@ PORTS = [int(word) for word in sys.argv[4:]]
 
 
 class Model:
-    """What the changes amount to. A key whose deadline is not after the moment of an event is gone at that event."""
+    """What the changes amount to. A key with a deadline not after the moment of an event is gone at that event."""
 
     def __init__(self):
         self.values, self.deadlines = {}, {}
@@ -160,7 +160,7 @@ def main():
             while not again.has_ended:
                 again.read(connection, "COUNT", prng.randrange(50, 500), "BLOCK", 1000)
         except redis.ResponseError as error:
-            # Its backlog has begun anew if it was given a checkpoint instead of the log.
+            # Its backlog has started over if it was given a checkpoint instead of the log.
             assert str(error).startswith("TOOOLD"), error
             continue
         again_count += 1

@@ -53,7 +53,7 @@ impl Authority {
         Signed { certificate: text(&file("pem")), key: text(&file("key")) }
     }
 
-    /// What a client secures its connections with who trusts this authority.
+    /// What a client that trusts this authority secures its connections with.
     pub fn client(&self, own: Option<&Signed>) -> ClientSecurity {
         let own = own.map(|own| (PathBuf::from(&own.certificate), PathBuf::from(&own.key)));
         let authorities = Some(PathBuf::from(self.path()));

@@ -1,4 +1,4 @@
-//! A disk that can lose power and fill up: ext4 on a loop device whose medium is a file in memory.
+//! A disk that can lose power and fill up: ext4 on a loop device, with a file in memory as its medium.
 //!
 //! The file system is mounted with such a long commit interval that nothing reaches the medium by itself while a test
 //! runs; what is there has been flushed by the program. A power cut is a copy of the medium, taken while the server is

@@ -172,7 +172,7 @@ impl Server {
         }
     }
 
-    /// False if the port is somebody else's, and this one will end for want of it.
+    /// False if the port is somebody else's, and this one will end because it has none.
     fn is_who_answers(&self, client: &mut Client) -> bool {
         let id = format!("process_id:{}", self.pid());
         client.try_call(&["INFO", "server"]).is_some_and(|reply| {
