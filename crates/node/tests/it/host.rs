@@ -329,6 +329,11 @@ impl Host {
         self.logs.get(&group).is_some_and(|log| !log.entries.is_empty())
     }
 
+    /// What a group has logged here, durable or not.
+    pub fn logged(&self, group: GroupId) -> &[Entry] {
+        self.logs.get(&group).map_or(&[], |log| &log.entries)
+    }
+
     /// The digest of a group's data and state here.
     pub fn digest(&self, group: GroupId) -> u64 {
         let mut groups = self.cores.iter().flat_map(Core::groups);
