@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use stdx::leb128;
-use stdx::slot::{SLOT_COUNT, Slot, slot_of};
+use stdx::slot::{self, SLOT_COUNT, Slot, slot_of};
 
 use crate::entry::Reader;
 use crate::id::GroupId;
@@ -160,9 +160,8 @@ impl SlotMap {
 
     /// The runs of one group, as they are written for people.
     pub fn text_of(&self, group: GroupId) -> String {
-        let runs = self.runs().into_iter().filter(|(.., of)| *of == group);
-        let text = |(first, last, _)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
-        runs.map(text).collect::<Vec<_>>().join(",")
+        let held = (0..).zip(&self.holders).filter(|(_, holder)| u32::from(**holder) == group.0);
+        slot::text_of(held.map(|(slot, _)| Slot(slot)))
     }
 
     /// The first slot behind this one that is held by such a group.

@@ -25,7 +25,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stdx::Instant;
-use stdx::slot::{SLOT_COUNT, Slot};
+use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 
 use crate::bulletin::Bulletin;
 use crate::core::Context;
@@ -565,13 +565,8 @@ pub fn next_filling(view: &View<'_>) -> Option<Filling> {
         taken.insert(slots.pop()?);
         givers.insert(*giver);
     }
-    let mut slots: Vec<(u16, u16)> = Vec::new();
-    for slot in taken {
-        match slots.last_mut() {
-            Some((_, last)) if *last + 1 == slot => *last = slot,
-            _ => slots.push((slot, slot)),
-        }
-    }
+    let runs = runs_of(taken.into_iter().map(Slot));
+    let slots: Vec<(u16, u16)> = runs.into_iter().map(|(first, last)| (first.0, last.0)).collect();
     let group = GroupId(group);
     (!slots.is_empty()).then_some(Filling { group, slots, givers, bytes })
 }

@@ -80,7 +80,7 @@ use crate::wire::{self, put_locked};
 
 use leader::{Leader, Lost};
 pub(crate) use live::{Declined, Run};
-pub(crate) use moving::{LEVEL_OF_SPLITS, runs_of};
+pub(crate) use moving::LEVEL_OF_SPLITS;
 pub use proof::{Committed, Observed, Proof};
 pub(crate) use relief::no_room;
 pub(crate) use replicas::NO_REPLICAS;

@@ -50,6 +50,27 @@ pub fn slot_of_pattern(pattern: &[u8]) -> Option<Slot> {
     (!pattern[..end].iter().any(is_special)).then(|| slot_of(pattern))
 }
 
+/// Slots in ascending order as runs of neighbours: the first and the last of each.
+pub fn runs_of(slots: impl IntoIterator<Item = Slot>) -> Vec<(Slot, Slot)> {
+    let mut runs: Vec<(Slot, Slot)> = Vec::new();
+    for slot in slots {
+        match runs.last_mut() {
+            Some((_, last)) if last.0.checked_add(1) == Some(slot.0) => *last = slot,
+            _ => runs.push((slot, slot)),
+        }
+    }
+    runs
+}
+
+/// Slots in ascending order as they are written for people: `0-5,7`.
+pub fn text_of(slots: impl IntoIterator<Item = Slot>) -> String {
+    let text = |(first, last): (Slot, Slot)| match first == last {
+        true => format!("{}", first.0),
+        false => format!("{}-{}", first.0, last.0),
+    };
+    runs_of(slots).into_iter().map(text).collect::<Vec<_>>().join(",")
+}
+
 fn hash_tag(key: &[u8]) -> &[u8] {
     // Most keys have no tag.
     if !has_brace(key) {
@@ -155,6 +176,15 @@ mod tests {
         for pattern in ["*{foo}", "a?{foo}", "{f*o}", "{foo*", "foo*", "[a]{foo}", "\\{foo}", "*", "{}*"] {
             assert_eq!(slot(pattern), None, "{pattern}");
         }
+    }
+
+    #[test]
+    fn neighbours_are_one_run() {
+        let of = |slots: &[u16]| slots.iter().copied().map(Slot).collect::<Vec<_>>();
+        assert_eq!(runs_of(of(&[0, 1, 2, 5, 7, 8])), [(0, 2), (5, 5), (7, 8)].map(|(a, b)| (Slot(a), Slot(b))));
+        assert_eq!(text_of(of(&[3, 4, 5, 9])), "3-5,9");
+        assert_eq!(text_of(of(&[u16::MAX, 0])), "65535,0", "whatever another server says");
+        assert_eq!(text_of([]), "");
     }
 
     #[test]

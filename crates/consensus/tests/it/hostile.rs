@@ -430,7 +430,7 @@ fn a_member_that_has_emptied_itself_is_fed_again() {
     }
 }
 
-/// Time passes, checkpoints arrive, and whoever leads writes something: in the end node 2 holds it as well.
+/// Time passes, checkpoints arrive, and the leader writes something: in the end node 2 holds it as well.
 fn everybody_is_fed(cluster: &mut Cluster) {
     for round in 0..200 {
         (1..=4).for_each(|id| cluster.tick(id, 1));

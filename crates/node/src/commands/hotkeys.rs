@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use command::{Flag, Refusal};
 use resp::{Args, Writer};
 use stdx::UnixMillis;
-use stdx::slot::SLOT_COUNT;
+use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 
 use super::{Answer, ControlCommand, Local, Outcome, Question, all_done, container, local, node, number};
 use crate::hot::{Hot, Plan, Weights};
@@ -260,22 +260,16 @@ fn write_keys(name: &str, weights: &Weights, count: usize, unit: impl Fn(u64) ->
 
 /// Runs of slots, each by its ends, or by its only slot. All slots are one run.
 fn write_slots(slots: &BTreeSet<u16>, writer: &mut Writer) {
-    let mut runs: Vec<(u16, u16)> = Vec::new();
-    for slot in slots {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == *slot => *last = *slot,
-            _ => runs.push((*slot, *slot)),
-        }
-    }
+    let mut runs = runs_of(slots.iter().copied().map(Slot));
     if runs.is_empty() {
-        runs.push((0, SLOT_COUNT as u16 - 1));
+        runs.push((Slot(0), Slot(SLOT_COUNT as u16 - 1)));
     }
     writer.array(runs.len());
     for (first, last) in runs {
         writer.array(if first == last { 1 } else { 2 });
-        writer.integer(first.into());
+        writer.integer(first.0.into());
         if first != last {
-            writer.integer(last.into());
+            writer.integer(last.0.into());
         }
     }
 }

@@ -4,9 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use resp::Protocol;
-use stdx::slot::{SLOT_COUNT, Slot};
+use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 
-use super::{Group, LEVEL_OF_SPLITS, Observed, Waiter, runs_of};
+use super::{Group, LEVEL_OF_SPLITS, Observed, Waiter};
 use crate::balance::{self, Spreading};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::core::Context;
@@ -166,7 +166,7 @@ impl Group {
         let text = format!("will split off from group {}, with {} slots, as was asked for", parent.0, slots.len());
         outlet.happened(Kind::Placement, Some(group), text);
         self.numbering_batch = self.batch_number;
-        self.leader.builder.divide(group, parent, &runs_of(&slots));
+        self.leader.builder.divide(group, parent, &runs_of(slots));
         self.leader.waiters.push(Waiter::Silent);
         Ok(true)
     }

@@ -27,9 +27,9 @@
 //! A request on several slots may be answered so for the sake of one, with the others still here. What its session has
 //! sent behind it, not knowing, then goes back as well: it would overtake it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use stdx::slot::{SLOT_COUNT, Slot};
+use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 
 use super::*;
 use crate::entry::Taken;
@@ -525,7 +525,7 @@ impl Group {
         moving.stage = Stage::Splitting;
         // However long it is on its way, nothing comes to these slots behind it.
         self.leader.locks.set_logged(moving.id, true);
-        self.leader.builder.split(moving.to, &runs_of(&slots));
+        self.leader.builder.split(moving.to, &runs_of(slots));
         self.leader.waiters.push(Waiter::Silent);
     }
 
@@ -622,18 +622,6 @@ impl Group {
 
 /// The level at which groups can split.
 pub(crate) const LEVEL_OF_SPLITS: stdx::Level = stdx::Level(2);
-
-/// Slots as runs: first and last of each.
-pub(crate) fn runs_of(slots: &BTreeSet<Slot>) -> Vec<(Slot, Slot)> {
-    let mut runs: Vec<(Slot, Slot)> = Vec::new();
-    for slot in slots {
-        match runs.last_mut() {
-            Some((_, last)) if last.0 + 1 == slot.0 => *last = *slot,
-            _ => runs.push((*slot, *slot)),
-        }
-    }
-    runs
-}
 
 /// All groups that a move changes.
 fn participants(giver: GroupId, taker: GroupId) -> Vec<u32> {

@@ -1,7 +1,9 @@
 //! CLIENT DURABILITY: each connection says when its changes count as kept.
 
 use node::GroupId;
+use node::entry::{self, Durability, Item};
 use stdx::Duration;
+use stdx::log::{Entry, EntryKind};
 
 use crate::cluster::Nodes;
 use crate::host::Host;
@@ -105,4 +107,37 @@ fn the_level_goes_with_a_request_to_the_node_that_leads_and_with_its_entry_to_al
     nodes.exchange(|_, _, _| true);
     nodes.host(gateway).settle();
     assert_eq!(nodes.host(gateway).received(client), "+OK");
+}
+
+/// How durable the entries are that end transactions of a group, since it had logged so many.
+fn durability_of_ends(host: &Host, group: u32, since: usize) -> Vec<Durability> {
+    let ends = |entry: &&Entry| {
+        let mut spans = Vec::new();
+        let Some((_, mut reader)) = entry::open(&entry.data).filter(|_| entry.kind == EntryKind::Normal) else {
+            return false;
+        };
+        std::iter::from_fn(|| reader.item(&mut spans).map(|item| matches!(item, Item::Resolve { .. }))).any(|is| is)
+    };
+    host.logged(GroupId(group))[since..].iter().filter(ends).map(|entry| entry::durability(&entry.data)).collect()
+}
+
+#[test]
+fn the_end_of_a_move_of_slots_is_on_disk_before_it_counts_whatever_the_level() {
+    let mut host = Host::new(2, settings("no"));
+    let client = host.connect(0);
+    assert!(host.run(client, "HOLDFAST SPLIT 0 1").starts_with("-TRYAGAIN"), "it becomes a cluster of one");
+    let key = stdx::slot::tag_of(stdx::slot::Slot(5));
+    assert_eq!(host.run(client, &format!("MSET {key} 1 foo 1")), "+OK");
+    for group in 0..2 {
+        assert_eq!(durability_of_ends(&host, group, 0), [Durability::Server], "group {group}: a transaction of keys");
+    }
+    let since = [0, 1].map(|group| host.logged(GroupId(group)).len());
+    assert_eq!(host.run(client, "HOLDFAST MOVE 5 5 1"), "+OK");
+    for _ in 0..50 {
+        host.pass(Duration::from_millis(100));
+    }
+    for (group, since) in (0..).zip(since) {
+        assert_eq!(durability_of_ends(&host, group, since), [Durability::Disk], "group {group}: a move");
+    }
+    assert_eq!(host.run(client, &format!("GET {key}")), "$1 1");
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::Value;
+use stdx::slot::{Slot, text_of};
 
 use super::door::{Door, ask_status, list, number, text};
 use super::remove::{Watch, insist};
@@ -52,7 +53,7 @@ pub fn run(arguments: &SplitArguments) -> Result<()> {
             half_of(&held, &weigh(&arguments.door, &mut connection, &status)?)
         }
     };
-    let slots = text_of(&wanted);
+    let slots = text_of(wanted.into_iter().map(Slot));
     insist(&mut connection, &["HOLDFAST", "SPLIT", &group.to_string(), &slots])?;
     if arguments.no_wait {
         say_line!("a group splits off from group {group}, with slots {slots}");
@@ -110,19 +111,6 @@ fn half_of(held: &[u16], bytes: &[u64]) -> Vec<u16> {
     held[first..].to_vec()
 }
 
-/// Slots as runs, for people and for the command.
-fn text_of(slots: &[u16]) -> String {
-    let mut runs: Vec<(u16, u16)> = Vec::new();
-    for slot in slots {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == *slot => *last = *slot,
-            _ => runs.push((*slot, *slot)),
-        }
-    }
-    let text = |(first, last): &(u16, u16)| if first == last { format!("{first}") } else { format!("{first}-{last}") };
-    runs.iter().map(text).collect::<Vec<_>>().join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,7 +128,6 @@ mod tests {
         assert_eq!(half_of(&held, &of(&[(3, 1), (9, 100)])), [9]);
         assert_eq!(half_of(&held, &of(&[(3, 100), (9, 1)])), [4, 5, 9], "the large one stays");
         assert_eq!(half_of(&held, &of(&[(4, 100)])), [4, 5, 9]);
-        assert_eq!(text_of(&[3, 4, 5, 9]), "3-5,9");
         assert!(parse_runs("3-5,9").is_ok() && parse_runs("5-3").is_err() && parse_runs("x").is_err());
     }
 }

@@ -232,7 +232,7 @@ fn what_says_which_group_holds_what_is_on_disk_before_it_counts() {
     let (slots, nodes) = ([(Slot(1), Slot(2))], BTreeSet::from([1]));
     let kept: [(&str, Fill<'_>); 7] = [
         ("a move", &|builder| builder.prepare(transaction, &[0, 1], std::slice::from_ref(&give))),
-        ("the end of a move", &|builder| {
+        ("what its maker wants kept", &|builder| {
             builder.must_be_kept();
             builder.resolve(transaction, true, 0);
         }),

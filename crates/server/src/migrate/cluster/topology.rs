@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use stdx::slot::SLOT_COUNT;
+use stdx::slot::{self, SLOT_COUNT, Slot};
 
 use crate::connection::Connection;
 use crate::migrate::source::{Address, ask};
@@ -194,16 +194,7 @@ fn place_of(text: &str, reached: &str) -> String {
 
 /// Slots as ranges: `0-5460,7000`.
 pub fn ranges_of(slots: impl IntoIterator<Item = u16>) -> String {
-    let mut ranges: Vec<(u16, u16)> = Vec::new();
-    for slot in slots {
-        match ranges.last_mut() {
-            Some((_, last)) if u32::from(*last) + 1 == u32::from(slot) => *last = slot,
-            _ => ranges.push((slot, slot)),
-        }
-    }
-    let shown =
-        ranges.iter().map(|(first, last)| if first == last { first.to_string() } else { format!("{first}-{last}") });
-    shown.collect::<Vec<_>>().join(",")
+    slot::text_of(slots.into_iter().map(Slot))
 }
 
 /// Reads what [`ranges_of`] has written.
