@@ -306,6 +306,10 @@ pub const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(300);
 /// know: somebody may have told them something else. Longer than elections take.
 pub const FORSAKEN_AFTER: Duration = Duration::from_secs(4);
 
+/// Nodes that a node which joins knows of though neither an operator nor a node that one has named has spoken of them.
+/// Each is linked to, or tried. More than a cluster has; a liar could make up any number.
+pub const ACQUAINTANCES_MAX: usize = 256;
+
 /// How often such a node tells them.
 pub const FORSAKEN_INTERVAL: Duration = Duration::from_secs(2);
 
