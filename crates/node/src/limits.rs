@@ -306,12 +306,12 @@ pub const ANNOUNCE_INTERVAL: Duration = Duration::from_millis(300);
 /// know: somebody may have told them something else. Longer than elections take.
 pub const FORSAKEN_AFTER: Duration = Duration::from_secs(4);
 
+/// How often such a node tells them.
+pub const FORSAKEN_INTERVAL: Duration = Duration::from_secs(2);
+
 /// Nodes that a node which joins knows of though neither an operator nor a node that one has named has spoken of them.
 /// Each is linked to, or tried. More than a cluster has; a liar could make up any number.
 pub const ACQUAINTANCES_MAX: usize = 256;
-
-/// How often such a node tells them.
-pub const FORSAKEN_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Bytes of a group's log held in memory once they have been applied, for members that are behind. Those who lack more
 /// are fed from the disk.
@@ -464,6 +464,9 @@ pub const MOVE_DRAIN_MAX: Duration = Duration::from_millis(300);
 
 /// How long both groups may take to prepare a move before it is given up.
 pub const MOVE_PREPARE_MAX: Duration = Duration::from_secs(2);
+
+/// After how long it is told that a split still waits.
+pub const SPLIT_TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// After how long a move that was given up is tried again.
 pub const MOVE_RETRY: Duration = Duration::from_millis(500);
