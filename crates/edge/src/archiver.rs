@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use archive::{Archive, BaseWriter, GroupReader, GroupWriter, Key, Listing, Manifest, Next, Place};
+use archive::{Archive, BaseWriter, GroupReader, GroupWriter, Key, Listing, Manifest, Next, Place, Problem};
 use journal::{CheckpointMark, CheckpointReader, Identity, LogReader, Span, Unread};
 use node::entry::Born;
 use node::event::{ArchiveFigures, ArchiveNews};
@@ -550,13 +550,25 @@ impl Archiver {
 }
 
 /// True if a group has split off and has no base yet: then it begins with what a base of another one has of its slots.
+/// As long as its first entry cannot be seen it may: a file that is being written or listed may come to hold it, and what
+/// has been removed is gone.
 fn rests_on_another(archive: &Archive, group: u32) -> Result<bool, archive::Fault> {
-    let listing = archive.list(group)?;
-    if !listing.bases.is_empty() || listing.logs.is_empty() {
+    let mut listing = archive.list(group)?;
+    if !listing.bases.is_empty() {
         return Ok(false);
     }
-    let first = GroupReader::new(archive, group, &listing, state::FIRST.index).next();
-    Ok(matches!(first, Ok(Next::Entries(entries, ..)) if Born::of_entry(&entries[0].data).is_some()))
+    if let Some(fault) = listing.faults.pop() {
+        return Err(fault);
+    }
+    if listing.logs.is_empty() {
+        return Ok(false);
+    }
+    match GroupReader::new(archive, group, &listing, state::FIRST.index).next() {
+        Ok(Next::Entries(entries, ..)) => Ok(Born::of_entry(&entries[0].data).is_some()),
+        Ok(Next::End(Some(fault))) | Err(Problem::Fault(fault)) => Err(fault),
+        Ok(Next::End(None)) | Err(Problem::Missing(..)) => Ok(true),
+        Err(Problem::Gap(..)) => Ok(false),
+    }
 }
 
 impl Work {
@@ -672,6 +684,8 @@ fn copy_base(
 mod tests {
     use super::*;
     use node::GroupId;
+    use node::entry::Builder;
+    use stdx::log::{Entry, EntryKind};
 
     fn news(index: u64, is_leading: bool) -> ArchiveNews {
         ArchiveNews { group: GroupId(3), is_leading, index, floor: 0, terms: Vec::new() }
@@ -698,5 +712,44 @@ mod tests {
         work.unsynced.push_back((Instant::now(), 101));
         work.note_synced(ARCHIVE_SYNC_PATIENCE);
         assert_eq!((work.limit, work.unsynced.len()), (100, 1));
+    }
+
+    #[test]
+    fn a_group_whose_beginning_cannot_be_seen_may_rest_on_another() {
+        let directory = std::env::temp_dir().join(format!("holdfast-archiver-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let place = Place::Directory(directory.clone());
+        let wanted = Manifest { name: 7, cluster: 8, groups: 1, databases: 16, key: None };
+        let archive = Archive::open_or_make(&place, &wanted, None).unwrap();
+        let entry = |index, data| Entry { term: 1, index, kind: EntryKind::Normal, data };
+        let mut builder = Builder::default();
+        builder.set_level(stdx::Level(2));
+        builder.born(Born { parent: GroupId(0), index: 9 });
+        let born = builder.finish(keyspace::Moment { unix: stdx::UnixMillis(5), seed: 0 });
+        let write = |group, from: u64, data| {
+            let mut writer = GroupWriter::open(&archive, group, 1, LEVEL).unwrap();
+            if from > 1 {
+                writer.skip_to(from - 1, 1);
+            }
+            writer.append(&[entry(from, data)], None).unwrap();
+            archive.list(group).unwrap().logs[0].path.clone()
+        };
+        let split_off = write(1, 1, born);
+        write(2, 1, bytes::Bytes::new());
+        write(3, 20, bytes::Bytes::new());
+        let rests = |group| rests_on_another(&archive, group);
+        assert!(rests(1).unwrap(), "it has split off");
+        assert!(!rests(2).unwrap(), "it was founded");
+        assert!(rests(3).unwrap(), "the file with its first entries is not there, or not yet");
+        assert!(!rests(4).unwrap(), "nothing is there");
+        // One byte of the entry, and of the header.
+        for offset in [-1, 0] {
+            let mut content = std::fs::read(&split_off).unwrap();
+            let length = content.len();
+            content[if offset < 0 { length - 1 } else { 0 }] ^= 1;
+            std::fs::write(&split_off, &content).unwrap();
+            assert!(rests(1).is_err(), "nobody knows, at {offset}");
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }
