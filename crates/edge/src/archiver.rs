@@ -449,20 +449,18 @@ impl Archiver {
                     writer.skip_to(mark.index, mark.term);
                     work.lacks_base = true;
                 }
-                Err(Unread::Gone) => match mark.filter(|mark| mark.index > end.index) {
-                    Some(mark) => {
-                        let lost = mark.index - end.index;
-                        figures.lost_count += lost;
-                        host.log.warning(&format!(
-                            "group {group}: the log does not hold entries {first} to {} any more, and they are not in the \
-                             archive. It goes on with a base; no moment between can be restored",
-                            mark.index
-                        ));
-                        writer.skip_to(mark.index, mark.term);
-                        work.lacks_base = true;
-                    }
-                    None => return Err(format!("group {group}: the log does not hold entry {first}")),
-                },
+                Err(Unread::Gone) => {
+                    let mark = lost_up_to(&work.news, end.index, mark)?;
+                    let lost = mark.index - end.index;
+                    figures.lost_count += lost;
+                    host.log.warning(&format!(
+                        "group {group}: the log does not hold entries {first} to {} any more, and they are not in the \
+                         archive. It goes on with a base; no moment between can be restored",
+                        mark.index
+                    ));
+                    writer.skip_to(mark.index, mark.term);
+                    work.lacks_base = true;
+                }
                 Err(Unread::Fault(fault)) => return Err(fault.to_string()),
             }
         }
@@ -631,6 +629,25 @@ fn ahead(group: u32, end: u64, index: u64) -> String {
     )
 }
 
+/// The checkpoint up to which entries behind the end of the archive are lost to it: the log does not hold them any more.
+/// Fails as long as that need not be so: a log that is shortened for want of room is not shortened elsewhere.
+fn lost_up_to<'m>(
+    news: &ArchiveNews,
+    end: u64,
+    mark: Option<&'m CheckpointMark>,
+) -> Result<&'m CheckpointMark, String> {
+    let (group, first) = (news.group.0, end + 1);
+    match mark.filter(|mark| mark.index > end) {
+        Some(mark) if news.lacks_room => Err(format!(
+            "group {group}: the log of this node, whose disk has no room, does not hold entries {first} to {} any more. \
+             Other voters may hold them: the archive waits until one of them leads, or there is room",
+            mark.index
+        )),
+        Some(mark) => Ok(mark),
+        None => Err(format!("group {group}: the log does not hold entry {first}")),
+    }
+}
+
 /// Looks whether the archive ends with an entry of this log.
 fn check(group: u32, end: archive::End, terms: &[(u64, u64)]) -> Result<(), String> {
     let position = terms.partition_point(|(from, _)| *from <= end.index);
@@ -688,7 +705,19 @@ mod tests {
     use stdx::log::{Entry, EntryKind};
 
     fn news(index: u64, is_leading: bool) -> ArchiveNews {
-        ArchiveNews { group: GroupId(3), is_leading, index, floor: 0, terms: Vec::new() }
+        ArchiveNews { group: GroupId(3), is_leading, lacks_room: false, index, floor: 0, terms: Vec::new() }
+    }
+
+    #[test]
+    fn what_other_voters_may_hold_is_not_lost_to_the_archive_yet() {
+        let mark = CheckpointMark { index: 50, term: 2, membership: stdx::log::Membership::default() };
+        let short = ArchiveNews { lacks_room: true, ..news(60, true) };
+        assert_eq!(lost_up_to(&news(60, true), 40, Some(&mark)), Ok(&mark));
+        let why = lost_up_to(&short, 40, Some(&mark)).unwrap_err();
+        assert!(why.contains("does not hold entries 41 to 50 any more. Other voters may hold them"), "{why}");
+        for (end, mark) in [(50, Some(&mark)), (40, None)] {
+            assert!(lost_up_to(&news(60, true), end, mark).is_err());
+        }
     }
 
     #[test]
