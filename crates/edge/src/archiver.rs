@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use archive::{Archive, BaseWriter, GroupReader, GroupWriter, Key, Listing, Manifest, Next, Place};
+use archive::{Archive, BaseWriter, GroupReader, GroupWriter, Key, Listing, Manifest, Next, Place, Problem};
 use journal::{CheckpointMark, CheckpointReader, Identity, LogReader, Span, Unread};
 use node::entry::Born;
 use node::event::{ArchiveFigures, ArchiveNews};
@@ -449,20 +449,18 @@ impl Archiver {
                     writer.skip_to(mark.index, mark.term);
                     work.lacks_base = true;
                 }
-                Err(Unread::Gone) => match mark.filter(|mark| mark.index > end.index) {
-                    Some(mark) => {
-                        let lost = mark.index - end.index;
-                        figures.lost_count += lost;
-                        host.log.warning(&format!(
-                            "group {group}: the log does not hold entries {first} to {} any more, and they are not in the \
-                             archive. It goes on with a base; no moment between can be restored",
-                            mark.index
-                        ));
-                        writer.skip_to(mark.index, mark.term);
-                        work.lacks_base = true;
-                    }
-                    None => return Err(format!("group {group}: the log does not hold entry {first}")),
-                },
+                Err(Unread::Gone) => {
+                    let mark = lost_up_to(&work.news, end.index, mark)?;
+                    let lost = mark.index - end.index;
+                    figures.lost_count += lost;
+                    host.log.warning(&format!(
+                        "group {group}: the log does not hold entries {first} to {} any more, and they are not in the \
+                         archive. It goes on with a base; no moment between can be restored",
+                        mark.index
+                    ));
+                    writer.skip_to(mark.index, mark.term);
+                    work.lacks_base = true;
+                }
                 Err(Unread::Fault(fault)) => return Err(fault.to_string()),
             }
         }
@@ -550,13 +548,25 @@ impl Archiver {
 }
 
 /// True if a group has split off and has no base yet: then it begins with what a base of another one has of its slots.
+/// As long as its first entry cannot be seen it may: a file that is being written or listed may come to hold it, and what
+/// has been removed is gone.
 fn rests_on_another(archive: &Archive, group: u32) -> Result<bool, archive::Fault> {
-    let listing = archive.list(group)?;
-    if !listing.bases.is_empty() || listing.logs.is_empty() {
+    let mut listing = archive.list(group)?;
+    if !listing.bases.is_empty() {
         return Ok(false);
     }
-    let first = GroupReader::new(archive, group, &listing, state::FIRST.index).next();
-    Ok(matches!(first, Ok(Next::Entries(entries, ..)) if Born::of_entry(&entries[0].data).is_some()))
+    if let Some(fault) = listing.faults.pop() {
+        return Err(fault);
+    }
+    if listing.logs.is_empty() {
+        return Ok(false);
+    }
+    match GroupReader::new(archive, group, &listing, state::FIRST.index).next() {
+        Ok(Next::Entries(entries, ..)) => Ok(Born::of_entry(&entries[0].data).is_some()),
+        Ok(Next::End(Some(fault))) | Err(Problem::Fault(fault)) => Err(fault),
+        Ok(Next::End(None)) | Err(Problem::Missing(..)) => Ok(true),
+        Err(Problem::Gap(..)) => Ok(false),
+    }
 }
 
 impl Work {
@@ -619,6 +629,25 @@ fn ahead(group: u32, end: u64, index: u64) -> String {
     )
 }
 
+/// The checkpoint up to which entries behind the end of the archive are lost to it: the log does not hold them any more.
+/// Fails as long as that need not be so: a log that is shortened for want of room is not shortened elsewhere.
+fn lost_up_to<'m>(
+    news: &ArchiveNews,
+    end: u64,
+    mark: Option<&'m CheckpointMark>,
+) -> Result<&'m CheckpointMark, String> {
+    let (group, first) = (news.group.0, end + 1);
+    match mark.filter(|mark| mark.index > end) {
+        Some(mark) if news.lacks_room => Err(format!(
+            "group {group}: the log of this node, whose disk has no room, does not hold entries {first} to {} any more. \
+             Other voters may hold them: the archive waits until one of them leads, or there is room",
+            mark.index
+        )),
+        Some(mark) => Ok(mark),
+        None => Err(format!("group {group}: the log does not hold entry {first}")),
+    }
+}
+
 /// Looks whether the archive ends with an entry of this log.
 fn check(group: u32, end: archive::End, terms: &[(u64, u64)]) -> Result<(), String> {
     let position = terms.partition_point(|(from, _)| *from <= end.index);
@@ -672,9 +701,23 @@ fn copy_base(
 mod tests {
     use super::*;
     use node::GroupId;
+    use node::entry::Builder;
+    use stdx::log::{Entry, EntryKind};
 
     fn news(index: u64, is_leading: bool) -> ArchiveNews {
-        ArchiveNews { group: GroupId(3), is_leading, index, floor: 0, terms: Vec::new() }
+        ArchiveNews { group: GroupId(3), is_leading, lacks_room: false, index, floor: 0, terms: Vec::new() }
+    }
+
+    #[test]
+    fn what_other_voters_may_hold_is_not_lost_to_the_archive_yet() {
+        let mark = CheckpointMark { index: 50, term: 2, membership: stdx::log::Membership::default() };
+        let short = ArchiveNews { lacks_room: true, ..news(60, true) };
+        assert_eq!(lost_up_to(&news(60, true), 40, Some(&mark)), Ok(&mark));
+        let why = lost_up_to(&short, 40, Some(&mark)).unwrap_err();
+        assert!(why.contains("does not hold entries 41 to 50 any more. Other voters may hold them"), "{why}");
+        for (end, mark) in [(50, Some(&mark)), (40, None)] {
+            assert!(lost_up_to(&news(60, true), end, mark).is_err());
+        }
     }
 
     #[test]
@@ -698,5 +741,44 @@ mod tests {
         work.unsynced.push_back((Instant::now(), 101));
         work.note_synced(ARCHIVE_SYNC_PATIENCE);
         assert_eq!((work.limit, work.unsynced.len()), (100, 1));
+    }
+
+    #[test]
+    fn a_group_whose_beginning_cannot_be_seen_may_rest_on_another() {
+        let directory = std::env::temp_dir().join(format!("holdfast-archiver-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let place = Place::Directory(directory.clone());
+        let wanted = Manifest { name: 7, cluster: 8, groups: 1, databases: 16, key: None };
+        let archive = Archive::open_or_make(&place, &wanted, None).unwrap();
+        let entry = |index, data| Entry { term: 1, index, kind: EntryKind::Normal, data };
+        let mut builder = Builder::default();
+        builder.set_level(stdx::Level(2));
+        builder.born(Born { parent: GroupId(0), index: 9 });
+        let born = builder.finish(keyspace::Moment { unix: stdx::UnixMillis(5), seed: 0 });
+        let write = |group, from: u64, data| {
+            let mut writer = GroupWriter::open(&archive, group, 1, LEVEL).unwrap();
+            if from > 1 {
+                writer.skip_to(from - 1, 1);
+            }
+            writer.append(&[entry(from, data)], None).unwrap();
+            archive.list(group).unwrap().logs[0].path.clone()
+        };
+        let split_off = write(1, 1, born);
+        write(2, 1, bytes::Bytes::new());
+        write(3, 20, bytes::Bytes::new());
+        let rests = |group| rests_on_another(&archive, group);
+        assert!(rests(1).unwrap(), "it has split off");
+        assert!(!rests(2).unwrap(), "it was founded");
+        assert!(rests(3).unwrap(), "the file with its first entries is not there, or not yet");
+        assert!(!rests(4).unwrap(), "nothing is there");
+        // One byte of the entry, and of the header.
+        for offset in [-1, 0] {
+            let mut content = std::fs::read(&split_off).unwrap();
+            let length = content.len();
+            content[if offset < 0 { length - 1 } else { 0 }] ^= 1;
+            std::fs::write(&split_off, &content).unwrap();
+            assert!(rests(1).is_err(), "nobody knows, at {offset}");
+        }
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

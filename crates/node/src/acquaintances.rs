@@ -10,6 +10,10 @@
 //!   another one        its own; that of a node that was named; anybody else's, until one of these has spoken of it
 //! ```
 //!
+//! Of nodes that nobody vouches for, neither an operator nor one that was named, there are at most
+//! [`limits::ACQUAINTANCES_MAX`]. When there are so many, a new one takes the place of one of those that another speaker
+//! has named, if that one has named more: who makes nodes up takes no room from others.
+//!
 //! A word counts for [`limits::FORSAKEN_AFTER`] against those of a lower rank, and longer if it is said again. Who has
 //! fallen silent does not speak for ever.
 
@@ -116,11 +120,40 @@ impl Acquaintances {
                 return false;
             }
         }
+        if !self.known.contains_key(&node) && rank == Rank::Anybody && !self.makes_room_for(from) {
+            return false;
+        }
         let same = self.known.get(&node).filter(|known| known.member == *member);
         let since = same.filter(|known| known.by == from).map_or(now, |known| known.since);
         let is_new = same.is_none();
         self.known.insert(node, Known { member: member.clone(), rank, by: from, since, said: now });
         is_new
+    }
+
+    /// Sees to it that there is room for another node for which nobody vouches. False if there is none for one that
+    /// `from` has named.
+    fn makes_room_for(&mut self, from: NodeId) -> bool {
+        let is_counted = |(node, known): &(&NodeId, &Known)| {
+            !self.named.contains_key(node) && matches!(known.rank, Rank::Anybody | Rank::Itself)
+        };
+        if self.known.iter().filter(is_counted).count() < limits::ACQUAINTANCES_MAX {
+            return true;
+        }
+        let mut said: BTreeMap<NodeId, usize> = BTreeMap::new();
+        let mut oldest: BTreeMap<NodeId, (Instant, NodeId)> = BTreeMap::new();
+        for (node, known) in self.known.iter().filter(is_counted).filter(|(_, known)| known.rank == Rank::Anybody) {
+            *said.entry(known.by).or_default() += 1;
+            let first = oldest.entry(known.by).or_insert((known.said, *node));
+            *first = (*first).min((known.said, *node));
+        }
+        let own = said.get(&from).copied().unwrap_or(0);
+        let Some((most, count)) = said.into_iter().max_by_key(|(_, count)| *count) else { return false };
+        // Else the two would take each other's place for ever.
+        if own + 1 >= count {
+            return false;
+        }
+        self.known.remove(&oldest[&most].1);
+        true
     }
 
     /// Time passes: those that were named are looked for again where the operator has said if nothing has come of what
@@ -223,5 +256,31 @@ mod tests {
         assert!(joins.hear(NodeId(6), (NodeId(6), &own), false, second(11)));
         assert!(!joins.hear(NodeId(7), (NodeId(6), &truth), false, second(12)));
         assert_eq!(place(&joins, 6).unwrap(), "own");
+    }
+
+    #[test]
+    fn nodes_that_somebody_makes_up_are_bounded_and_take_no_room_from_others() {
+        let mut joins = Acquaintances::new(BTreeMap::from([(NodeId(7), at("said"))]));
+        let max = limits::ACQUAINTANCES_MAX as u64;
+        let made_up = |joins: &mut Acquaintances| {
+            let mut is_new = |node| joins.hear(NodeId(5), (NodeId(node), &at("lie")), false, second(node));
+            (1_000..1_000 + 2 * max).filter(|node| is_new(*node)).count() as u64
+        };
+        assert_eq!(made_up(&mut joins), max);
+        assert_eq!(joins.nodes().len() as u64, max + 1);
+        // Somebody else has room, and one who was named does not need any.
+        for (from, node) in [(6, 20), (6, 21), (7, 22), (21, 21)] {
+            let word = at(&format!("{from}"));
+            assert!(joins.hear(NodeId(from), (NodeId(node), &word), false, second(9_000)), "{from} of {node}");
+        }
+        assert_eq!(made_up(&mut joins), 0, "none takes the place of another");
+        assert_eq!(joins.nodes().len() as u64, max + 2);
+        assert!([7, 20, 21, 22].iter().all(|node| joins.knows(NodeId(*node))));
+        // Each of two that say much has half of it.
+        for node in 5_000..5_000 + max {
+            joins.hear(NodeId(6), (NodeId(node), &at("b")), false, second(9_000));
+        }
+        let of = |by| joins.known.values().filter(|known| known.by == NodeId(by)).count() as u64;
+        assert!(of(5).abs_diff(of(6)) <= 1, "{} and {}", of(5), of(6));
     }
 }

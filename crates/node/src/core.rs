@@ -2103,6 +2103,7 @@ impl Core {
         }
         more |= self.turn_scripts(actions);
         more |= self.background(actions);
+        more |= self.free_unused();
         more |= self.turn_caches();
         self.turn_monitors();
         self.read_own_mail(actions);

@@ -23,6 +23,17 @@ impl Context {
         let foreign = self.roster.wanted().filter(|(.., wanted)| *wanted != group);
         foreign.map(|(first, last, _)| (first..=last).filter(is_held).count() as u64).sum()
     }
+
+    /// Number of those that are to go with a group that splits off from it.
+    pub(crate) fn slots_to_split(&self, group: GroupId) -> u64 {
+        let is_held = |slot: &u16| self.slots.group_of_slot(Slot(*slot)) == group;
+        // One that is there already has its slots moved to it.
+        let is_unborn = |child: GroupId| {
+            self.roster.parent(child) == Some(group) && !self.slots.runs().iter().any(|(.., holder)| *holder == child)
+        };
+        let gone = self.roster.wanted().filter(|(.., wanted)| is_unborn(*wanted));
+        gone.map(|(first, last, _)| (first..=last).filter(is_held).count() as u64).sum()
+    }
 }
 
 impl Core {

@@ -573,6 +573,8 @@ pub struct ArchiveNews {
     pub group: GroupId,
     /// True where it is led.
     pub is_leading: bool,
+    /// It is led by a node whose disk has no room, and others vote: what its log does not hold any more they may hold.
+    pub lacks_room: bool,
     /// The last entry applied here: it is committed.
     pub index: u64,
     /// The terms of entries up to this one are not known.

@@ -273,8 +273,8 @@ pub const BULLETIN_STALE: Duration = Duration::from_secs(4);
 pub const LEADER_HEARD: Duration = Duration::from_secs(2);
 
 /// A replica does not give up what it has, whatever one node says that claims to lead, before it has heard no other
-/// leader for so long. Where a second member says that it was let go, or by the roster there can be none,
-/// [`LEADER_HEARD`] is enough.
+/// leader for so long, and never while by the roster there is a second member that could be asked. Where such a one says
+/// that it was let go, or the group is to live on a single other node, [`LEADER_HEARD`] is enough.
 pub const LET_GO_SILENCE: Duration = Duration::from_secs(30);
 
 /// How often the leader of the metadata looks whether a group should live elsewhere. Longer than it takes until what
@@ -308,6 +308,10 @@ pub const FORSAKEN_AFTER: Duration = Duration::from_secs(4);
 
 /// How often such a node tells them.
 pub const FORSAKEN_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Nodes that a node which joins knows of though neither an operator nor a node that one has named has spoken of them.
+/// Each is linked to, or tried. More than a cluster has; a liar could make up any number.
+pub const ACQUAINTANCES_MAX: usize = 256;
 
 /// Bytes of a group's log held in memory once they have been applied, for members that are behind. Those who lack more
 /// are fed from the disk.
@@ -460,6 +464,9 @@ pub const MOVE_DRAIN_MAX: Duration = Duration::from_millis(300);
 
 /// How long both groups may take to prepare a move before it is given up.
 pub const MOVE_PREPARE_MAX: Duration = Duration::from_secs(2);
+
+/// After how long it is told that a split still waits.
+pub const SPLIT_TOLD_AFTER: Duration = Duration::from_secs(5);
 
 /// After how long a move that was given up is tried again.
 pub const MOVE_RETRY: Duration = Duration::from_millis(500);

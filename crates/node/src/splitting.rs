@@ -29,7 +29,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use journal::{Append, RecoveredGroup};
 use keyspace::Moment;
 use message::entry::{Born, Builder};
-use state::{FIRST, SplitOff};
+use state::{FIRST, SplitOff, State};
 use stdx::Level;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 
@@ -37,7 +37,7 @@ use crate::core::{Context, Core};
 use crate::event::{Action, GroupId, GroupSeed, Persist};
 use crate::founding::{Begun, FIRST_TICKET};
 use crate::letter::Mail;
-use crate::router;
+use crate::{limits, router};
 
 /// A group that has split off from one of another core.
 #[derive(Debug)]
@@ -65,6 +65,8 @@ pub(crate) struct Splitting {
     passed: BTreeSet<GroupId>,
     /// This node may have lost what it had acknowledged before it was started.
     pub(crate) is_in_doubt: bool,
+    /// What groups were to begin with that are there already: it is freed in steps.
+    unused: Vec<State>,
 }
 
 impl Splitting {
@@ -143,6 +145,7 @@ impl Core {
             self.with_group(group, actions, |group, outlet| left = group.leave_for_split(now, outlet));
             let Some(known) = left else {
                 // It is more than a beginning already, or becomes so by a checkpoint.
+                self.free_later(new.split);
                 let home = router::core_of(parent, self.context.core_count);
                 return self.outbox.push(self.context.core, home, Mail::SplitKept { parent, group });
             };
@@ -164,6 +167,23 @@ impl Core {
         });
         let membership = new.membership.clone();
         self.founding.begun.insert(group, Begun { membership, hard_state, entry, is_new, new: Some(new) });
+    }
+
+    /// Nobody begins with this: it may hold as much as any group.
+    fn free_later(&mut self, SplitOff { mut state, .. }: SplitOff) {
+        state.vacate();
+        self.splitting.unused.push(state);
+    }
+
+    /// Frees a part of what no group has begun with. True if there is more.
+    pub(crate) fn free_unused(&mut self) -> bool {
+        if let Some(state) = self.splitting.unused.last_mut() {
+            let moment = state.moment();
+            if !state.upkeep().collect(moment, limits::FREED_PER_TURN) {
+                self.splitting.unused.pop();
+            }
+        }
+        !self.splitting.unused.is_empty()
     }
 
     /// Gives a group that was found on the disk what it begins with, if it needs that. None if that has yet to come.
@@ -237,5 +257,77 @@ impl Core {
         is_here
             && !self.splitting.passed.contains(&group)
             && self.group_mut(group).is_some_and(|group| group.was_never_anything())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use keyspace::{Keyspace, Layout, Options, Tuning};
+    use resp::{Args, Protocol, Span};
+    use state::{Beginnings, Position};
+    use stdx::{Instant, Levels, UnixMillis};
+
+    use super::*;
+    use crate::event::{CoreId, CoreOptions, Event, NodeId, Now, ProcessFacts};
+    use crate::settings::Settings;
+
+    fn empty_keyspace() -> Keyspace {
+        Keyspace::new(Options { databases: 1, hash_seed: 7, layout: Layout::Slots, tuning: Tuning::default() })
+    }
+
+    /// What a restart comes by again: the split is still in the other group's log, and the group has a checkpoint.
+    #[test]
+    fn what_a_group_that_is_there_was_to_begin_with_is_freed_in_steps() {
+        let now = Now { instant: Instant::from_nanos(1), unix: UnixMillis(1_700_000_000_000) };
+        let mut core = Core::new(CoreOptions {
+            levels: Levels::KNOWN,
+            floor: Levels::KNOWN.highest,
+            node: NodeId(1),
+            core: CoreId(0),
+            core_count: 1,
+            group_count: 2,
+            hash_seed: 7,
+            founds_groups: false,
+            seed: 1,
+            settings: Arc::new(Settings::default()),
+            process: Arc::new(ProcessFacts::default()),
+            is_own_host_unknown: false,
+            own: crate::roster::Member::default(),
+            machine_addresses: [].into(),
+            seeds: Vec::new(),
+            stopwatch: || Instant::ZERO,
+        });
+        let mut actions = Vec::new();
+        for group in [0, 1] {
+            let seed = GroupSeed::new(GroupId(group), NodeId(1), empty_keyspace());
+            core.step(now, Event::Loaded(Box::new(seed)), &mut actions);
+        }
+        let mut builder = Builder::default();
+        for number in 0..3 * limits::FREED_PER_TURN {
+            let words = format!("setkey{number}1").into_bytes();
+            let last = words.len() as u32 - 1;
+            let spans = [(0, 3), (3, last), (last, last + 1)].map(|(start, end)| Span { start, end });
+            builder.command(Protocol::Resp2, 0, Args::new(&words, &spans));
+        }
+        let data = builder.finish(Moment { unix: now.unix, seed: 0 });
+        let mut state = State::new(GroupId(1), 2, empty_keyspace());
+        state.load(&[], Position::default());
+        state.apply(&Entry { term: 1, index: 1, kind: EntryKind::Normal, data }, &mut Beginnings::default());
+        let bytes = |core: &Core| -> usize {
+            core.splitting.unused.iter().map(|state| state.keyspace().memory_bytes()).sum::<usize>()
+        };
+        let split = SplitOff { born: Born { parent: GroupId(0), index: 9 }, state, moved: Vec::new() };
+        let membership = Membership { voters: vec![1], ..Membership::default() };
+        let new = NewGroup { split, membership, leads: true, is_in_doubt: false };
+        core.take_split_off(new, &mut actions);
+        let mut sizes = vec![bytes(&core)];
+        assert!(sizes[0] > 1 << 20, "{sizes:?}");
+        while !core.splitting.unused.is_empty() {
+            core.step(now, Event::Turn, &mut actions);
+            sizes.push(bytes(&core));
+        }
+        assert!((3..20).contains(&sizes.len()) && sizes.is_sorted_by(|more, less| more > less), "{sizes:?}");
     }
 }

@@ -772,7 +772,7 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     let voters = told.map_or(&[][..], |(told, _)| &told.voters[..]);
     let is_missing = |node: &u64| *node != core.node.0 && !core.neighbours.hears(NodeId(*node));
     let missing: Vec<u64> = voters.iter().copied().filter(is_missing).collect();
-    let mut fields = Fields::new(writer, 18);
+    let mut fields = Fields::new(writer, 19);
     fields.number("group", u64::from(group.0));
     fields.number("level", own.filter(|own| !is_elsewhere(own)).map_or(0, |own| u64::from(own.level.0)));
     fields.text("slots", &core.slots.text_of(group));
@@ -784,6 +784,7 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     fields.number("last", told.map_or(0, |(told, _)| told.last));
     fields.number("told_ms", told.map_or(0, |(_, age_ms)| age_ms));
     fields.number("to_give", core.slots_to_give(group));
+    fields.number("to_split", core.slots_to_split(group));
     fields.number("leaderless_ms", own.and_then(|own| own.leaderless_ms).unwrap_or(0));
     fields.nodes("voters", voters);
     fields.nodes("not_heard", &missing);

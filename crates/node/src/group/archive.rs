@@ -22,6 +22,7 @@ pub(super) struct ArchiveTold {
     at: Instant,
     applied: Position,
     is_leading: bool,
+    lacks_room: bool,
     /// The last entry of the log then.
     last_index: u64,
 }
@@ -33,27 +34,32 @@ impl Group {
         if !is_wanted || now.instant.since(self.archive_told.at) < limits::ARCHIVE_INTERVAL {
             return;
         }
+        let has_room = outlet.context.room == Room::Enough;
+        let lacks_room = self.is_serving && !has_room && !self.is_alone();
         let told = std::mem::replace(
             &mut self.archive_told,
             ArchiveTold {
                 at: now.instant,
                 applied: self.state.applied(),
                 is_leading: self.is_serving,
+                lacks_room,
                 last_index: self.replica.last_index(),
             },
         );
         let is_idle = told.last_index == self.archive_told.last_index && self.leader.builder.is_empty();
         let is_open = self.moment().unix <= outlet.context.moments.latest();
-        if self.is_serving && is_idle && is_open && outlet.context.room == Room::Enough {
+        if self.is_serving && is_idle && is_open && has_room {
             self.leader.builder.tick();
             self.leader.waiters.push(super::Waiter::Silent);
         }
         let is_archived = outlet.context.settings.is_archived;
-        if is_archived && (told.applied, told.is_leading) != (self.archive_told.applied, self.is_serving) {
+        let what = |told: &ArchiveTold| (told.applied, told.is_leading, told.lacks_room);
+        if is_archived && what(&told) != what(&self.archive_told) {
             let (floor, terms) = if self.is_serving { self.replica.terms() } else { (0, Vec::new()) };
             let news = ArchiveNews {
                 group: self.id,
                 is_leading: self.is_serving,
+                lacks_room,
                 index: self.archive_told.applied.index,
                 floor,
                 terms,

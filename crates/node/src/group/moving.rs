@@ -51,6 +51,17 @@ pub(super) struct Mover {
     put_off: BTreeMap<u16, Instant>,
     /// Since when slots are held that have come from elsewhere.
     taken: BTreeMap<u16, Instant>,
+    /// The split that all other moves wait for.
+    awaited: Option<AwaitedSplit>,
+}
+
+/// A split that could not be made yet.
+#[derive(Debug)]
+struct AwaitedSplit {
+    group: GroupId,
+    why: &'static str,
+    since: Instant,
+    is_told: bool,
 }
 
 /// A session one of whose requests has gone back to its gateway although some of its keys are here.
@@ -357,6 +368,7 @@ impl Group {
         if !self.is_serving {
             return;
         }
+        self.tell_awaited_split(now, outlet);
         if self.leader.mover.present.is_some() {
             return self.go_on_moving(now, outlet);
         }
@@ -374,21 +386,13 @@ impl Group {
         if is_wanted_whole || self.is_barred || self.leader.locks.is_whole_held() || self.is_full() {
             return;
         }
-        let splitting = match self.next_split(&roster) {
-            // A checkpoint under way would have to be given up.
-            Some(_) if self.checkpointing.is_running() || self.leader.builder.level() < LEVEL_OF_SPLITS => {
-                return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY;
-            }
-            Some((_, slots)) if slots.iter().any(|slot| self.leader.locks.is_slot_held(*slot)) => {
-                return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY;
-            }
-            // The new group would begin with a voter that is about to be none, and nobody would let it go: where a
-            // group lives that nobody has placed is not changed.
-            Some(_) if self.changes_votes(outlet.context.settings.replica_count) => {
-                return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY;
-            }
-            next => next,
-        };
+        let splitting = self.next_split(&roster);
+        if let Some((group, slots)) = &splitting
+            && let Some(why) = self.obstacle_to_split(slots, outlet.context.settings.replica_count)
+        {
+            self.await_split(*group, why, now);
+            return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY;
+        }
         let splits = splitting.is_some();
         let choice = match splitting {
             Some((group, slots)) => Choice::These(slots, group),
@@ -416,6 +420,45 @@ impl Group {
         self.leader.mover.present =
             Some(Moving { id, slots, to, since: now.instant, splits, stage: Stage::Draining { batch } });
         self.go_on_moving(now, outlet);
+    }
+
+    /// What a split has to wait for before its slots are locked.
+    fn obstacle_to_split(&self, slots: &[Slot], replicas: usize) -> Option<&'static str> {
+        if self.leader.builder.level() < LEVEL_OF_SPLITS {
+            Some("the group is at a level at which none does")
+        } else if self.checkpointing.is_running() {
+            // It would have to be given up.
+            Some("a checkpoint is being written")
+        } else if slots.iter().any(|slot| self.leader.locks.is_slot_held(*slot)) {
+            Some("an earlier move of some of the slots has not ended")
+        } else if self.changes_votes(replicas) {
+            // The new group would begin with a voter that is about to be none, and nobody would let it go: where a
+            // group lives that nobody has placed is not changed.
+            Some(VOTERS_CHANGE)
+        } else {
+            None
+        }
+    }
+
+    fn await_split(&mut self, group: GroupId, why: &'static str, now: Now) {
+        let known = self.leader.mover.awaited.take().filter(|known| known.group == group);
+        let (since, is_told) = known.map_or((now.instant, false), |known| (known.since, known.is_told));
+        self.leader.mover.awaited = Some(AwaitedSplit { group, why, since, is_told });
+    }
+
+    /// Tells once of a split that waits for long: whatever else is to leave the group waits as well.
+    fn tell_awaited_split(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        let Some(awaited) = self.leader.mover.awaited.as_mut().filter(|awaited| !awaited.is_told) else { return };
+        let waited = now.instant.since(awaited.since);
+        if waited >= limits::SPLIT_TOLD_AFTER {
+            awaited.is_told = true;
+            let (parent, seconds, why) = (self.id.0, waited.as_secs(), awaited.why);
+            let text = format!(
+                "is to split off from group {parent}, and has waited for {seconds} s: {why}. Other moves of slots out of \
+                 group {parent} wait for that"
+            );
+            outlet.happened(Kind::Placement, Some(awaited.group), text);
+        }
     }
 
     fn choose_slots(&mut self, roster: &Roster, now: Now, outlet: &mut Outlet<'_>) -> Choice {
@@ -486,6 +529,10 @@ impl Group {
                 } else if is_here && !moving.splits && (is_early || is_free) {
                     self.prepare_move(outlet);
                 } else if !is_here || !is_held || lasted >= limits::MOVE_DRAIN_MAX {
+                    if moving.splits {
+                        let (group, why) = (moving.to, if is_free { VOTERS_CHANGE } else { SLOTS_IN_USE });
+                        self.await_split(group, why, now);
+                    }
                     self.put_off_move(now);
                     self.unlock(id);
                     self.admit_held(now, outlet);
@@ -515,7 +562,8 @@ impl Group {
         let slots = moving.slots.iter().copied().collect();
         if self.state.split_obstacle(moving.to, &slots).is_some() {
             if now.instant.since(moving.since) >= limits::MOVE_DRAIN_MAX {
-                let id = moving.id;
+                let (id, group) = (moving.id, moving.to);
+                self.await_split(group, SLOTS_IN_USE, now);
                 self.put_off_move(now);
                 self.unlock(id);
                 self.leader.has_decided = true;
@@ -533,6 +581,7 @@ impl Group {
     pub(super) fn end_split(&mut self, group: GroupId) {
         let is_it = |moving: &mut Moving| moving.splits && moving.to == group;
         if let Some(moving) = self.leader.mover.present.take_if(is_it) {
+            self.leader.mover.awaited = None;
             self.unlock(moving.id);
         }
     }
@@ -622,6 +671,10 @@ impl Group {
 
 /// The level at which groups can split.
 pub(crate) const LEVEL_OF_SPLITS: stdx::Level = stdx::Level(2);
+
+/// What a split may have to wait for, see [`Group::obstacle_to_split`].
+const VOTERS_CHANGE: &str = "the nodes that vote in the group change";
+const SLOTS_IN_USE: &str = "transactions are at work on keys of the slots";
 
 /// All groups that a move changes.
 fn participants(giver: GroupId, taker: GroupId) -> Vec<u32> {

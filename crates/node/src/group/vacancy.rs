@@ -10,10 +10,11 @@
 //!
 //! That a member has been let go is told by the leader's bulletin, or by the member's own log. An old bulletin is not
 //! believed: of one that knows less than this replica has applied nothing follows. Nor is any while another leader has
-//! been heard of late. A second member is asked as well, if there is one by the roster: one node that lies must not
-//! talk others out of what they hold. Where none answers, of late is much longer. A member that is let go does not take
-//! part again before it has given up what it had, which it tells the leader, and from then on it has another life for
-//! the others: what it has acknowledged before counts no more.
+//! been heard of late. A second member must say the same, if by the roster there is one, or is to be one, that can:
+//! one node that lies must not talk others out of what they hold, however long nobody else is heard. Where there is
+//! none, of late is much longer. A member that is let go does not take part again before it has given up what it had,
+//! which it tells the leader, and from then on it has another life for the others: what it has acknowledged before
+//! counts no more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -139,12 +140,15 @@ impl Group {
         let levels_of = |node: &u64| context.known_levels.get(&NodeId(*node));
         let surely_answers =
             |node: &u64| context.level >= WITNESSED || levels_of(node).is_some_and(|known| known.highest >= WITNESSED);
-        let has_others = placed.is_some_and(|nodes| nodes.iter().any(|node| is_another(node) && surely_answers(node)));
-        let is_disputed =
-            (roster.is_placed(self.id, self.node) || has_others) && !self.is_confirmed_by_another(bulletin.leader, now);
+        let holds = |node: NodeId| roster.is_placed(self.id, node) && is_another(&node.0) && surely_answers(&node.0);
+        // Of the nodes that are to hold the group at least one other than its leader comes to vote, and can be asked.
+        let has_others = (placed.is_some() || context.settings.replica_count > 1) && roster.staying().any(holds);
+        let is_disputed = (roster.is_placed(self.id, self.node) || placed.is_some() && has_others)
+            && !self.is_confirmed_by_another(bulletin.leader, now);
         let silence = if is_disputed { limits::LET_GO_SILENCE } else { limits::LEADER_HEARD };
         let mut others = self.vacancy.heard.keys().filter(|node| **node != bulletin.leader.0);
-        if now.instant.since(since) >= silence && !others.any(|node| self.was_led_by(*node, silence)) {
+        let is_silent = now.instant.since(since) >= silence && !others.any(|node| self.was_led_by(*node, silence));
+        if is_silent && !(is_disputed && has_others) {
             self.vacancy.is_let_go = true;
         } else if is_disputed {
             let asked: BTreeSet<u64> = bulletin.voters.iter().chain(placed.into_iter().flatten()).copied().collect();

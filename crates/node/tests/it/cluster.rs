@@ -517,12 +517,33 @@ fn a_node_that_joins_says_where_it_is_to_all_whom_it_has_heard_of() {
     assert_eq!(host.addresses, ["o", ""]);
 }
 
-/// A replica that the roster wants here gives up what it has after two seconds if a second member says that it was let
-/// go, and after half a minute if nobody but a single leader does.
-#[test]
-fn a_replica_that_was_let_go_asks_a_second_member() {
+/// When a replica gives up what it has of group 1, as node 7 says with these bytes that it leads. `answer` says what
+/// member 8 answers when it is asked, and which node says so. Nobody else is asked, and nobody at all unless `is_asked`.
+fn given_up_after(host: &mut Host, told: &[u8], answer: Option<(u64, u8)>, is_asked: bool) -> Option<i32> {
     const AM_MEMBER: u8 = 45;
     const NO_MEMBER: u8 = 46;
+    let mut asked = BTreeSet::new();
+    let after_s = (1..100).find(|_| {
+        host.hear(NodeId(7), GroupId(0), told);
+        host.settle();
+        let questions = host.sent.drain(..).filter(|(.., bytes)| bytes[0] == AM_MEMBER);
+        asked.extend(questions.map(|(to, ..)| to));
+        if let Some((witness, index)) = answer.filter(|_| !asked.is_empty()) {
+            host.hear(NodeId(witness), GroupId(1), &[NO_MEMBER, 1, index]);
+        }
+        host.pass(Duration::from_secs(1));
+        host.holds_nothing_of(GroupId(1))
+    });
+    let expected = if is_asked { BTreeSet::from([NodeId(8)]) } else { BTreeSet::new() };
+    assert_eq!(asked, expected, "asked");
+    after_s
+}
+
+/// A replica that the roster wants here gives up what it has after two seconds if a second member says that it was let
+/// go. As long as one could say so and does not, a single node that says it leads is not enough, however long nobody
+/// else is heard.
+#[test]
+fn a_replica_that_was_let_go_asks_a_second_member() {
     let bulletin = Bulletin {
         group: GroupId(1),
         leader: NodeId(7),
@@ -534,72 +555,58 @@ fn a_replica_that_was_let_go_asks_a_second_member() {
     };
     let mut told = vec![30];
     bulletin.put(&mut told);
-    // Which node answers, and up to which entry; and after how many seconds the replica is given up.
-    for (answer, expected_s) in
-        [(None, 30..=32), (Some((8, 20)), 2..=4), (Some((7, 20)), 30..=32), (Some((8, 0)), 30..=32)]
-    {
+    // Which levels member 8 knows; who answers, and up to which entry; after how many seconds the replica is given up.
+    for (levels, answer, expected_s) in [
+        (Some(stdx::Levels::KNOWN), None, None),
+        (Some(stdx::Levels::KNOWN), Some((8, 20)), Some(2..=4)),
+        (Some(stdx::Levels::KNOWN), Some((7, 20)), None),
+        (Some(stdx::Levels::KNOWN), Some((8, 0)), None),
+        // It may be of a version that does not answer, and never has been heard; to one that is, that is no message.
+        (None, None, Some(30..=32)),
+        (None, Some((8, 20)), Some(2..=4)),
+        (Some(stdx::Levels::FIRST), None, Some(30..=32)),
+    ] {
         let mut host = Host::of_nodes(2, Settings::default(), 9, &[7, 8, 9]);
-        let mut asked = Vec::new();
-        let after_s = (1..60).find(|_| {
-            host.hear(NodeId(7), GroupId(0), &told);
-            host.settle();
-            let questions = host.sent.drain(..).filter(|(.., bytes)| bytes[0] == AM_MEMBER);
-            asked.extend(questions.map(|(to, ..)| to));
-            if let Some((witness, index)) = answer.filter(|_| !asked.is_empty()) {
-                host.hear(NodeId(witness), GroupId(1), &[NO_MEMBER, 1, index]);
-            }
-            host.pass(Duration::from_secs(1));
-            host.holds_nothing_of(GroupId(1))
-        });
-        assert!(after_s.is_some_and(|after_s| expected_s.contains(&after_s)), "{answer:?}: {after_s:?}");
-        assert!(!asked.is_empty() && asked.iter().all(|to| *to == NodeId(8)), "{asked:?}");
+        if let Some(levels) = levels {
+            host.hear_levels(8, levels);
+        }
+        let after_s = given_up_after(&mut host, &told, answer, levels != Some(stdx::Levels::FIRST));
+        let is_expected = match &expected_s {
+            Some(range) => after_s.is_some_and(|after_s| range.contains(&after_s)),
+            None => after_s.is_none(),
+        };
+        assert!(is_expected, "{levels:?}, {answer:?}: {after_s:?}");
     }
-    // To a node of an older version that is no message.
-    let mut host = Host::of_nodes(2, Settings::default(), 9, &[7, 8, 9]);
-    host.hear_levels(8, stdx::Levels::FIRST);
-    let after_s = (1..60).find(|_| {
-        host.hear(NodeId(7), GroupId(0), &told);
-        host.settle();
-        assert!(!host.sent.drain(..).any(|(.., bytes)| bytes[0] == AM_MEMBER));
-        host.pass(Duration::from_secs(1));
-        host.holds_nothing_of(GroupId(1))
-    });
-    assert!(after_s.is_some_and(|after_s| (30..=32).contains(&after_s)), "{after_s:?}");
 }
 
 /// The roster may already say that the group is to live on other nodes, and this replica be a voter that nothing can be
 /// decided without. Other nodes that are able to answer are asked at any level of the cluster.
 #[test]
 fn a_replica_that_is_to_move_is_not_talked_out_of_what_it_holds_by_one_node() {
-    const AM_MEMBER: u8 = 45;
-    const NO_MEMBER: u8 = 46;
     let bulletin =
         Bulletin { group: GroupId(1), leader: NodeId(7), term: 1 << 40, applied: 1 << 40, ..Bulletin::default() };
     let mut told = vec![30];
     bulletin.put(&mut told);
-    // Which levels the second member knows, whether it answers, and after how many seconds the replica is given up.
-    let cases = [
-        (stdx::Levels::KNOWN, false, 30..=32),
-        (stdx::Levels::KNOWN, true, 2..=4),
-        (stdx::Levels::FIRST, false, 2..=4),
+    // On which nodes the group is to live, which levels member 8 knows, whether it answers, and after how many seconds
+    // the replica is given up.
+    let cases: [(&[u64], _, _, _); 5] = [
+        (&[7, 8], stdx::Levels::KNOWN, false, None),
+        (&[7, 8], stdx::Levels::KNOWN, true, Some(2..=4)),
+        (&[7, 8], stdx::Levels::FIRST, false, Some(2..=4)),
+        (&[7], stdx::Levels::KNOWN, false, Some(2..=4)),
+        // There can be no second member.
+        (&[7, 9], stdx::Levels::KNOWN, false, Some(30..=32)),
     ];
-    for (levels, answers, expected_s) in cases {
-        let placed: [(GroupId, &[u64]); 1] = [(GroupId(1), &[7, 8])];
-        let mut host = Host::of_nodes_placed(2, Settings::default(), 9, &[7, 8, 9], &placed);
+    for (nodes, levels, answers, expected_s) in cases {
+        let mut host = Host::of_nodes_placed(2, Settings::default(), 9, &[7, 8, 9], &[(GroupId(1), nodes)]);
         host.hear_levels(8, levels);
-        let mut is_asked = false;
-        let after_s = (1..60).find(|_| {
-            host.hear(NodeId(7), GroupId(0), &told);
-            host.settle();
-            is_asked |= host.sent.drain(..).any(|(to, _, bytes)| bytes[0] == AM_MEMBER && to == NodeId(8));
-            if is_asked && answers {
-                host.hear(NodeId(8), GroupId(1), &[NO_MEMBER, 1, 20]);
-            }
-            host.pass(Duration::from_secs(1));
-            host.holds_nothing_of(GroupId(1))
-        });
-        let is_expected = after_s.is_some_and(|after_s| expected_s.contains(&after_s));
-        assert!(is_expected && is_asked == (levels == stdx::Levels::KNOWN), "{levels:?}, {answers}: {after_s:?}");
+        let is_asked = nodes.contains(&8) && levels == stdx::Levels::KNOWN;
+        let after_s = given_up_after(&mut host, &told, answers.then_some((8, 20)), is_asked);
+        let is_expected = match &expected_s {
+            Some(range) => after_s.is_some_and(|after_s| range.contains(&after_s)),
+            None => after_s.is_none(),
+        };
+        assert!(is_expected, "{nodes:?}, {levels:?}, {answers}: {after_s:?}");
     }
 }
 

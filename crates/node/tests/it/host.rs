@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use keyspace::{Keyspace, Layout, Tuning};
-use node::event::HostReport;
+use node::event::{ArchiveNews, HostReport};
 use node::group::Standing;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
@@ -29,6 +29,8 @@ pub struct Host {
     /// The operating system takes what it is given, and the disk never finishes by itself.
     pub holds_flushes: bool,
     pub log: Vec<String>,
+    /// What the archive was told.
+    pub archived: Vec<ArchiveNews>,
     /// What was sent to other nodes.
     pub sent: Vec<(NodeId, GroupId, Vec<u8>)>,
     paused: BTreeSet<SessionId>,
@@ -41,6 +43,9 @@ pub struct Host {
     checkpoints: BTreeMap<(GroupId, u64), Checkpoint>,
     /// No checkpoint can be kept.
     pub is_full: bool,
+    /// What is written of checkpoints waits for [`Host::write_checkpoints`].
+    pub holds_checkpoints: bool,
+    held_checkpoints: Vec<(usize, GroupId, u64, CheckpointStep)>,
     /// What comes of parameters of TLS; nothing yet, while files are being read.
     pub tls: Option<Result<(), String>>,
     /// Who waits for that.
@@ -163,6 +168,7 @@ impl Host {
             held: Vec::new(),
             holds_flushes: false,
             log: Vec::new(),
+            archived: Vec::new(),
             sent: Vec::new(),
             paused: BTreeSet::new(),
             closed: BTreeSet::new(),
@@ -170,6 +176,8 @@ impl Host {
             addresses: Vec::new(),
             checkpoints: BTreeMap::new(),
             is_full: false,
+            holds_checkpoints: false,
+            held_checkpoints: Vec::new(),
             tls: Some(Ok(())),
             waits_for_tls: Vec::new(),
             logs: BTreeMap::new(),
@@ -440,6 +448,7 @@ impl Host {
             }
             Action::Send { to, group, bytes, .. } => self.sent.push((to, group, bytes)),
             Action::Log { line, .. } => self.log.push(line),
+            Action::Archive(news) => self.archived.push(news),
             Action::Secure { id, .. } => self.waits_for_tls.push((core, id)),
             Action::Sleep { duration } => self.pass(duration),
             Action::Peers(peers) => {
@@ -455,7 +464,18 @@ impl Host {
         }
     }
 
+    /// What was held of checkpoints is written, as is all that comes.
+    pub fn write_checkpoints(&mut self) {
+        self.holds_checkpoints = false;
+        for (core, group, id, step) in std::mem::take(&mut self.held_checkpoints) {
+            self.checkpoint(core, group, id, step);
+        }
+    }
+
     fn checkpoint(&mut self, core: usize, group: GroupId, id: u64, step: CheckpointStep) {
+        if self.holds_checkpoints {
+            return self.held_checkpoints.push((core, group, id, step));
+        }
         let key = (group, id);
         let news = match step {
             CheckpointStep::Begin(mark) => {

@@ -215,6 +215,29 @@ fn the_log_of_the_other_group_stays_until_the_new_one_has_a_checkpoint() {
     panic!("no backup ever began: {}", host.run(operator, begin));
 }
 
+/// Whatever else is to leave the group waits for the split, and an operator learns why.
+#[test]
+fn a_split_that_waits_is_told_with_what_it_waits_for() {
+    let (mut host, operator) = node_of_two();
+    host.holds_checkpoints = true;
+    assert!(host.run(operator, "BGSAVE").starts_with('+'));
+    ask_for(&mut host, operator, &format!("0 {GOING}"));
+    assert_eq!(host.run(operator, "HOLDFAST MOVE 0 1 1"), "+OK");
+    let told = "is to split off from group 0, and has waited for 5 s: a checkpoint is being written. Other moves of slots \
+                out of group 0 wait for that";
+    for (seconds, is_told) in [(4, 0), (26, 1)] {
+        (0..seconds).for_each(|_| host.pass(Duration::from_secs(1)));
+        let timeline = host.run(operator, "HOLDFAST TIMELINE");
+        assert_eq!(timeline.matches(told).count(), is_told, "after {seconds} s: {timeline}");
+        let status = host.run(operator, "HOLDFAST CLUSTER");
+        assert!(status.contains("to_give :4098") && status.contains("to_split :4096"), "{status}");
+    }
+    host.write_checkpoints();
+    wait_until_led(&mut host, 2, GOING);
+    wait_until_led(&mut host, 0, "2-4095");
+    assert!(!host.run(operator, "HOLDFAST CLUSTER").contains("to_split :4096"));
+}
+
 #[test]
 fn what_cannot_be_split_is_refused_in_words() {
     let (mut host, operator) = node_of_two();

@@ -5,6 +5,7 @@ use node::{GroupId, Room, SessionId};
 use stdx::Duration;
 
 use crate::cluster::Nodes;
+use crate::host::Host;
 
 const FULL: &str = "-MISCONF No room on disk for this write on node ";
 
@@ -258,4 +259,30 @@ fn without_a_quorum_it_is_told_which_group_has_no_leader_who_is_missed_and_since
     let well = status(&mut nodes);
     assert!(well.contains("$5 state $2 up") && !well.contains("$5 state $4 down"), "{well}");
     assert!(well.contains("$13 leaderless_ms :0") && well.contains("$9 not_heard *0"), "{well}");
+}
+
+#[test]
+fn the_archive_is_told_when_a_leader_whose_log_may_be_shortened_has_no_room() {
+    let mut settings = Settings::default();
+    settings.set("archive", "/somewhere").expect("a parameter of ours");
+    let mut nodes = Nodes::of_cores(1, &settings);
+    // What each node has told last since then, that of the leader first.
+    let said = |nodes: &mut Nodes, lead: &dyn Fn(&mut Nodes)| {
+        (1..=3).for_each(|node| nodes.host(node).archived.clear());
+        lead(nodes);
+        nodes.pass(Duration::from_secs(3));
+        let leader = nodes.leader().expect("one leads");
+        let last = |node| nodes.host(node).archived.last().map(|news| news.lacks_room);
+        [leader, leader % 3 + 1, (leader + 1) % 3 + 1].map(last)
+    };
+    said(&mut nodes, &|_| ());
+    let told = said(&mut nodes, &|nodes| fill(nodes, &[1, 2, 3]));
+    assert!(told[0] == Some(true) && !told[1..].contains(&Some(true)), "{told:?}");
+    let told = said(&mut nodes, &|nodes| (1..=3).for_each(|node| nodes.host(node).tell_room(&Room::Enough)));
+    assert!(told[0] == Some(false) && !told[1..].contains(&Some(true)), "{told:?}");
+    // Nobody else has what a node by itself lacks.
+    let mut alone = Host::new(1, settings);
+    alone.tell_room(&Room::None("it is full".to_owned()));
+    (0..30).for_each(|_| alone.pass(Duration::from_millis(100)));
+    assert!(!alone.archived.is_empty() && alone.archived.iter().all(|news| !news.lacks_room));
 }

@@ -111,8 +111,17 @@ pub fn page(status: &Value) -> String {
         page.push_str(&on_its_way(status, group));
     }
     for group in groups.iter().filter(|group| number(group, "to_give") > 0) {
-        let count = number(group, "to_give");
-        let _ = writeln!(page, "group {} has {count} slots to give to others", number(group, "group"));
+        let (id, going) = (number(group, "group"), number(group, "to_split"));
+        let count = number(group, "to_give").saturating_sub(going);
+        let _ = match (going, count) {
+            (0, _) => writeln!(page, "group {id} has {count} slots to give to others"),
+            (_, 0) => writeln!(page, "group {id} is about to split: another group takes {going} of its slots"),
+            _ => writeln!(
+                page,
+                "group {id} is about to split: another group takes {going} of its slots. {count} more, which others are to \
+                 have, wait for that"
+            ),
+        };
     }
     page
 }
@@ -251,6 +260,20 @@ group  slots    leader         term  applied  held by  voters  furthest behind
         let older = "is to live on nodes 1, 2: node 2 comes to it";
         let told = causes(&status, &[happening("is founded"), happening(cause), happening(older)]);
         assert_eq!(told, "group 1 moves because zone b has no copy of group 1, and zone a has 2\n");
+    }
+
+    #[test]
+    fn moves_that_wait_for_a_split_are_said_to_do_so() {
+        let told = |to_give: u64, to_split: u64| {
+            let group = json!({"group": 3, "slots": "0-16383", "leader": "1", "voters": ["1"], "to_give": to_give,
+                               "to_split": to_split});
+            let page = page(&json!({"node": "1", "nodes": [], "groups": [group]}));
+            page.lines().last().unwrap_or_default().to_owned()
+        };
+        assert_eq!(told(7, 0), "group 3 has 7 slots to give to others");
+        let splits = "group 3 is about to split: another group takes 40 of its slots";
+        assert_eq!(told(40, 40), splits);
+        assert_eq!(told(47, 40), format!("{splits}. 7 more, which others are to have, wait for that"));
     }
 
     #[test]
