@@ -548,8 +548,8 @@ impl Archiver {
 }
 
 /// True if a group has split off and has no base yet: then it begins with what a base of another one has of its slots.
-/// As long as its first entry cannot be seen it may: a file that is being written or listed may come to hold it, and what
-/// has been removed is gone.
+/// As long as its first entry cannot be seen it may: a file that is being written or listed may come to hold it, and
+/// what has been removed is gone.
 fn rests_on_another(archive: &Archive, group: u32) -> Result<bool, archive::Fault> {
     let mut listing = archive.list(group)?;
     if !listing.bases.is_empty() {
@@ -629,8 +629,8 @@ fn ahead(group: u32, end: u64, index: u64) -> String {
     )
 }
 
-/// The checkpoint up to which entries behind the end of the archive are lost to it: the log does not hold them any more.
-/// Fails as long as that need not be so: a log that is shortened for want of room is not shortened elsewhere.
+/// The checkpoint up to which entries behind the end of the archive are lost to it: the log does not hold them any
+/// more. Fails as long as that need not be so: a log that is shortened for want of room is not shortened elsewhere.
 fn lost_up_to<'m>(
     news: &ArchiveNews,
     end: u64,

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! Of nodes that nobody vouches for, neither an operator nor one that was named, there are at most
-//! [`limits::ACQUAINTANCES_MAX`]. When there are so many, a new one takes the place of one of those that another speaker
-//! has named, if that one has named more: who makes nodes up takes no room from others.
+//! [`limits::ACQUAINTANCES_MAX`]. When there are so many, a new one takes the place of one of those that another
+//! speaker has named, if that one has named more: a speaker that makes nodes up takes no room from others.
 //!
 //! A word counts for [`limits::FORSAKEN_AFTER`] against those of a lower rank, and longer if it is said again. Who has
 //! fallen silent does not speak for ever.

@@ -573,7 +573,7 @@ pub struct ArchiveNews {
     pub group: GroupId,
     /// True where it is led.
     pub is_leading: bool,
-    /// It is led by a node whose disk has no room, and others vote: what its log does not hold any more they may hold.
+    /// The disk of the leader's node has no room, and others vote: what its log does not hold any more they may hold.
     pub lacks_room: bool,
     /// The last entry applied here: it is committed.
     pub index: u64,

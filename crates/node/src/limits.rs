@@ -273,8 +273,8 @@ pub const BULLETIN_STALE: Duration = Duration::from_secs(4);
 pub const LEADER_HEARD: Duration = Duration::from_secs(2);
 
 /// A replica does not give up what it has, whatever one node says that claims to lead, before it has heard no other
-/// leader for so long, and never while by the roster there is a second member that could be asked. Where such a one says
-/// that it was let go, or the group is to live on a single other node, [`LEADER_HEARD`] is enough.
+/// leader for so long, and never while by the roster there is a second member that could be asked. Where such a one
+/// says that it was let go, or the group is to live on a single other node, [`LEADER_HEARD`] is enough.
 pub const LET_GO_SILENCE: Duration = Duration::from_secs(30);
 
 /// How often the leader of the metadata looks whether a group should live elsewhere. Longer than it takes until what

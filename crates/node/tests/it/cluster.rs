@@ -2,16 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use keyspace::Moment;
 use node::bulletin::Bulletin;
-use node::checkpoint::CHUNK_STATE;
-use node::entry::Builder;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
 use node::{GroupId, NodeId, SessionId};
-use resp::{Args, Protocol, Span};
-use stdx::log::{Entry, EntryKind};
-use stdx::{Duration, UnixMillis, leb128};
+use stdx::{Duration, leb128};
 
 use crate::host::Host;
 
@@ -518,7 +513,7 @@ fn a_node_that_joins_says_where_it_is_to_all_whom_it_has_heard_of() {
 }
 
 /// When a replica gives up what it has of group 1, as node 7 says with these bytes that it leads. `answer` says what
-/// member 8 answers when it is asked, and which node says so. Nobody else is asked, and nobody at all unless `is_asked`.
+/// member 8 answers when it is asked, and which node says so. Nobody else is asked, and nobody unless `is_asked`.
 fn given_up_after(host: &mut Host, told: &[u8], answer: Option<(u64, u8)>, is_asked: bool) -> Option<i32> {
     const AM_MEMBER: u8 = 45;
     const NO_MEMBER: u8 = 46;
@@ -608,40 +603,6 @@ fn a_replica_that_is_to_move_is_not_talked_out_of_what_it_holds_by_one_node() {
         };
         assert!(is_expected, "{nodes:?}, {levels:?}, {answers}: {after_s:?}");
     }
-}
-
-/// A member comes back with more committed log than it applies in several turns, and is given a checkpoint at once that
-/// reaches beyond all of it.
-#[test]
-fn a_checkpoint_takes_the_place_of_what_waits_to_be_applied() {
-    const OFFER: u8 = 5;
-    const CHUNK: u8 = 7;
-    const CHECKPOINT: u8 = 11;
-    let entry = |index| {
-        let words = [b"setn", &vec![b'x'; 600_000][..]].concat();
-        let spans = [(0, 3), (3, 4), (4, words.len() as u32)].map(|(start, end)| Span { start, end });
-        let mut builder = Builder::default();
-        builder.command(Protocol::Resp2, 0, Args::new(&words, &spans));
-        let data = builder.finish(Moment { unix: UnixMillis(1_700_000_000_000), seed: 0 });
-        Entry { term: 1, index, kind: EntryKind::Normal, data }
-    };
-    let mut host = Host::unloaded(1, Settings::default(), 2);
-    host.load_backlog(2, &[1, 2], (1..=9).map(entry).collect());
-    host.turn();
-    let applied = host.applied(GroupId(0));
-    assert!((1..4).contains(&applied), "{applied} entries are applied: this is no backlog");
-
-    let (index, term) = (100, 2);
-    // From, to, life, term; term and index of the checkpoint; nothing of what other messages say; its members.
-    let checkpoint = [CHECKPOINT, 0, 1, 2, 1, term, term, index, 0, 0, 0, 0, 0, 0, 2, 1, 2, 0];
-    host.hear(NodeId(1), GroupId(0), &[&[OFFER, 0, 0, 0, 0], &checkpoint[..]].concat());
-    host.hear(NodeId(1), GroupId(0), &[&[CHUNK, 0, index, 0, 1, CHUNK_STATE], &[0; 11][..]].concat());
-    host.hear(NodeId(1), GroupId(0), &[CHUNK, 0, index, 1, 0]);
-    host.turn();
-    let told = |what: &str| host.log.iter().any(|line| line.contains(what));
-    assert!(told("has the checkpoint at index 100"), "{:?}", host.log);
-    assert_eq!(host.applied(GroupId(0)), 100);
-    host.settle();
 }
 
 fn found_at(host: &str) -> Member {

@@ -242,17 +242,6 @@ impl Host {
         self.step(core, Event::Loaded(Box::new(seed)));
     }
 
-    /// The log of the first group of a member has been read: all of it is committed, and none of it is applied yet.
-    pub fn load_backlog(&mut self, node: u64, voters: &[u64], entries: Vec<Entry>) {
-        let mut seed = GroupSeed::new(GroupId(0), NodeId(node), empty_keyspace());
-        seed.membership.voters = voters.to_vec();
-        let last = entries.last().expect("a log");
-        (seed.hard_state.term, seed.hard_state.commit) = (last.term, last.index);
-        self.logs.insert(GroupId(0), GroupLog { saved: Vec::new(), entries: entries.clone() });
-        seed.entries = entries;
-        self.step(0, Event::Loaded(Box::new(seed)));
-    }
-
     /// Transactions over groups with an end that a group here keeps.
     pub fn outcome_count(&self, group: GroupId) -> usize {
         let mut groups = self.cores.iter().flat_map(Core::groups);
@@ -351,12 +340,6 @@ impl Host {
     /// What a group has logged here, durable or not.
     pub fn logged(&self, group: GroupId) -> &[Entry] {
         self.logs.get(&group).map_or(&[], |log| &log.entries)
-    }
-
-    /// The last entry of a group's log that has been applied here.
-    pub fn applied(&self, group: GroupId) -> u64 {
-        let mut groups = self.cores.iter().flat_map(Core::groups);
-        groups.find(|found| found.id() == group).expect("it is there").applied()
     }
 
     /// The digest of a group's data and state here.
