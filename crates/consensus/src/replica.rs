@@ -387,9 +387,9 @@ impl Lives {
         self.doubtful.is_some() && self.current.is_none()
     }
 
-    /// A term has begun. What was said in earlier ones counts no more anyway, so there is no doubt.
-    fn begin_term(&mut self, term: u64) {
-        if let Some((life, _)) = self.doubtful.take_if(|(_, of_term)| *of_term < term)
+    /// The doubt is for the leader of that term alone: nothing counts later that was acknowledged to it.
+    fn end_doubt_but_of(&mut self, led_term: Option<u64>) {
+        if let Some((life, _)) = self.doubtful.take_if(|(_, term)| Some(*term) != led_term)
             && self.current.is_none()
         {
             self.ended.retain(|ended| *ended != life);
@@ -680,12 +680,9 @@ impl Replica {
             self.climb(ceiling);
             return Err(Refused::Implausible);
         }
+        let led_term = self.is_leader().then_some(self.raft.raft.term);
         let lives = self.lives.entry(from).or_insert_with(|| Lives::new(message.incarnation));
-        // Who asks for votes leads nobody into a term by that.
-        lives.begin_term(match message.kind {
-            MessageKind::Vote | MessageKind::PreVote | MessageKind::PreVoteReply => self.raft.raft.term,
-            _ => self.raft.raft.term.max(message.inner.term),
-        });
+        lives.end_doubt_but_of(led_term);
         if !lives.hear(message.incarnation) {
             return Ok(());
         }
@@ -1198,8 +1195,13 @@ impl Replica {
     /// A node takes part again. A leader that does not know which of its lives it hears gives up its term: in the next
     /// one nothing counts that was acknowledged before.
     fn take_back(&mut self, node: u64) {
-        if self.is_leader() && self.lives.get(&node).is_some_and(Lives::is_in_doubt) {
-            let term = self.raft.raft.term;
+        if !self.is_leader() {
+            return;
+        }
+        let term = self.raft.raft.term;
+        let Some(lives) = self.lives.get_mut(&node) else { return };
+        lives.end_doubt_but_of(Some(term));
+        if lives.is_in_doubt() {
             self.raft.raft.become_follower(term, raft::INVALID_ID);
         }
     }
@@ -1715,14 +1717,14 @@ mod tests {
         let mut lives = Lives::new(first);
         lives.end_in_doubt(7);
         assert!(lives.is_in_doubt());
-        lives.begin_term(7);
+        lives.end_doubt_but_of(Some(7));
         assert!(lives.is_in_doubt() && !lives.hear(first));
-        lives.begin_term(8);
+        lives.end_doubt_but_of(None);
         assert!(!lives.is_in_doubt() && lives.hear(first));
         // The next one shows that the node had not come back.
         lives.end_in_doubt(8);
         assert!(lives.hear(first + 1) && !lives.is_in_doubt());
-        lives.begin_term(9);
+        lives.end_doubt_but_of(Some(9));
         assert!(!lives.hear(first) && lives.hear(first + 1));
     }
 

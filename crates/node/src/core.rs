@@ -671,7 +671,8 @@ impl Core {
                 self.context.report = *report;
                 self.context.guilt = Guilt::of(&self.context.report.stalls, self.now.unix);
                 self.reported_client_bytes = self.client_bytes;
-                self.context.reported_keyspace_bytes = self.keyspace_bytes();
+                // What is about to be freed is no reason to evict anything.
+                self.context.reported_keyspace_bytes = self.keyspace_bytes() + self.unused_bytes();
                 let used_bytes = self.context.report.used_memory_bytes;
                 self.context.peak_memory_bytes = self.context.peak_memory_bytes.max(used_bytes);
                 let Statistics { input_bytes, output_bytes, .. } = self.context.statistics;

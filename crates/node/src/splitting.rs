@@ -175,8 +175,17 @@ impl Core {
         self.splitting.unused.push(state);
     }
 
-    /// Frees a part of what no group has begun with. True if there is more.
+    /// Bytes of what no group has begun with, and has not been freed yet.
+    pub(crate) fn unused_bytes(&self) -> u64 {
+        self.splitting.unused.iter().map(|state| state.keyspace().memory_bytes() as u64).sum()
+    }
+
+    /// Frees a part of what no group has begun with. True if there is more. While groups are loaded nobody waits for
+    /// anything here: all of it goes at once.
     pub(crate) fn free_unused(&mut self) -> bool {
+        if !self.is_loaded() {
+            self.splitting.unused.clear();
+        }
         if let Some(state) = self.splitting.unused.last_mut() {
             let moment = state.moment();
             if !state.upkeep().collect(moment, limits::FREED_PER_TURN) {
@@ -315,18 +324,15 @@ mod tests {
         let mut state = State::new(GroupId(1), 2, empty_keyspace());
         state.load(&[], Position::default());
         state.apply(&Entry { term: 1, index: 1, kind: EntryKind::Normal, data }, &mut Beginnings::default());
-        let bytes = |core: &Core| -> usize {
-            core.splitting.unused.iter().map(|state| state.keyspace().memory_bytes()).sum::<usize>()
-        };
         let split = SplitOff { born: Born { parent: GroupId(0), index: 9 }, state, moved: Vec::new() };
         let membership = Membership { voters: vec![1], ..Membership::default() };
         let new = NewGroup { split, membership, leads: true, is_in_doubt: false };
         core.take_split_off(new, &mut actions);
-        let mut sizes = vec![bytes(&core)];
+        let mut sizes = vec![core.unused_bytes()];
         assert!(sizes[0] > 1 << 20, "{sizes:?}");
         while !core.splitting.unused.is_empty() {
             core.step(now, Event::Turn, &mut actions);
-            sizes.push(bytes(&core));
+            sizes.push(core.unused_bytes());
         }
         assert!((3..20).contains(&sizes.len()) && sizes.is_sorted_by(|more, less| more > less), "{sizes:?}");
     }

@@ -167,7 +167,12 @@ impl Desk<'_> {
                 continue;
             }
             let patience = Patience::of(&request.wish);
-            let opening = Some(Instant::now() + CHANGES_OPENING_PATIENCE);
+            let opened = Instant::now() + CHANGES_OPENING_PATIENCE;
+            let opening = match (&request.wish, patience) {
+                (ChangesWish::Read { .. }, Patience::Until(until)) => Some(until.min(opened)),
+                (ChangesWish::Read { .. }, _) => Some(opened),
+                _ => None,
+            };
             self.waiting.push(Waiting { request, patience, opening, reading: None, is_at_end: false });
         }
         is_over
