@@ -258,7 +258,7 @@ fn a_server_says_what_keeps_it_from_speaking_tls() {
         format!("holdfast: tls-key-file: {certificate} holds no private key in PEM form without a password")
     );
     let told = start(&["--tls-cert-file", certificate, "--tls-key-file", key]);
-    assert!(told.starts_with("holdfast: tls-ca-cert-file: this or tls-ca-cert-dir is needed"), "{told}");
+    assert!(told.starts_with("holdfast: tls-ca-cert-file: this or tls-ca-cert-dir must name"), "{told}");
     let told = start(&["--tls-cert-file", certificate, "--tls-key-file", key, "--tls-key-file-pass", "x"]);
     assert!(told.starts_with("holdfast: tls-key-file-pass: keys with a password cannot be read"), "{told}");
 }
