@@ -2202,6 +2202,10 @@ impl Group {
     fn change_membership(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) {
         let change = Change::decode(&entry.data).expect("the replica has looked at it");
         self.membership_applied = change.fold(&self.membership_applied);
+        if let Change::Remove(node) = change {
+            // That it held nothing was true of the time before it was a member.
+            self.leader.vacant.remove(&node);
+        }
         self.bulletin_at = Instant::ZERO;
         let Membership { voters, learners, .. } = &self.membership_applied;
         let line = format!("group {}: voters {voters:?}, learners {learners:?}", self.id.0);
