@@ -603,9 +603,6 @@ fn a_replica_that_is_to_move_is_not_talked_out_of_what_it_holds_by_one_node() {
         };
         assert!(is_expected, "{nodes:?}, {levels:?}, {answers}: {after_s:?}");
     }
-    // Of two that vote neither is let go without having heard of it.
-    let mut host = Host::of_nodes_placed(2, Settings::default(), 9, &[7, 9], &[(GroupId(1), &[7])]);
-    assert_eq!(given_up_after(&mut host, &told, None, false), None);
 }
 
 fn found_at(host: &str) -> Member {
