@@ -9,11 +9,12 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use node::event::CoreId;
 use node::stalls::{Stall, Stalls, Surroundings};
+use signal_hook::consts::SIGCONT;
 use stdx::{Instant, UnixMillis};
 
 use crate::clock;
@@ -21,7 +22,7 @@ use crate::fault::Fault;
 use crate::gathering::{Gathering, Load};
 use crate::host::Host;
 use crate::limits::{STALL_MIN, STALL_READ_INTERVAL, STALL_READ_REST, STALL_READINGS_MAX, STALLS_WAITING_MAX};
-use crate::run::start;
+use crate::run::{start, system};
 
 /// The box, shared by the cores and the thread that looks into it.
 #[derive(Default)]
@@ -134,12 +135,14 @@ impl BlackBox {
 /// Looks into the box as long as the process lives.
 ///
 /// # Errors
-/// If the thread cannot be started.
+/// If the thread cannot be started, or the signal that ends a stop cannot be noticed.
 pub fn watch(host: Arc<Host>, mut gathering: Gathering) -> Result<(), Fault> {
+    let is_continued = Arc::<AtomicBool>::default();
+    signal_hook::flag::register(SIGCONT, Arc::clone(&is_continued)).map_err(system("notice that a stop has ended"))?;
     start("black-box", move || {
         let black_box = Arc::clone(&host.black_box);
         let (mut last, mut was_forced) = (Reading::default(), false);
-        let mut counters = Counters::default();
+        let mut counters = Counters { is_continued, ..Counters::default() };
         let mut readings = Readings::new(counters.read(&[]));
         loop {
             let (found, missed_count, threads) = black_box.take();
@@ -206,7 +209,10 @@ struct Reading {
     at: Instant,
     /// Time that each core's thread ran, and was ready and waited.
     cores: Vec<(u64, u64)>,
-    stolen_us: u64,
+    /// Of each processor.
+    stolen_us: Vec<u64>,
+    /// See [`Surroundings`].
+    continue_count: u64,
     /// Of all processors; `None` where the kernel does not tell.
     idle_us: Option<u64>,
     major_faults: u64,
@@ -236,12 +242,14 @@ impl Reading {
     fn until(&self, later: &Self, core: usize) -> Surroundings {
         let of = |reading: &Self| reading.cores.get(core).copied().unwrap_or_default();
         let ((ran, waited), (ran_later, waited_later)) = (of(self), of(later));
+        let stolen = later.stolen_us.iter().zip(&self.stolen_us).map(|(later, before)| later.saturating_sub(*before));
         let pressure = |place: usize| later.pressure_us[place].saturating_sub(self.pressure_us[place]);
         Surroundings {
             window_us: later.at.since(self.at).as_micros() as u64,
             ran_us: ran_later.saturating_sub(ran),
             waited_us: waited_later.saturating_sub(waited),
-            stolen_us: later.stolen_us.saturating_sub(self.stolen_us),
+            stolen_us: stolen.max().unwrap_or_default(),
+            continue_count: later.continue_count.saturating_sub(self.continue_count),
             major_faults: later.major_faults.saturating_sub(self.major_faults),
             pressure_us: [pressure(0), pressure(1), pressure(2)],
         }
@@ -253,6 +261,9 @@ impl Reading {
 struct Counters {
     files: BTreeMap<String, Option<File>>,
     text: String,
+    /// Set when the process was told to go on since the last reading.
+    is_continued: Arc<AtomicBool>,
+    continue_count: u64,
 }
 
 impl Counters {
@@ -265,12 +276,14 @@ impl Counters {
         let cores = cores.collect();
         let pressure = ["cpu", "io", "memory"].map(|kind| some_us(self.text(&format!("/proc/pressure/{kind}"))));
         let stat = self.text("/proc/stat");
-        let stolen = processors_us(stat, 7).unwrap_or_default();
+        let stolen_us = stolen_us(stat);
         let idle = processors_us(stat, 3).zip(processors_us(stat, 4)).map(|(idle, waits)| idle + waits);
+        self.continue_count += u64::from(self.is_continued.swap(false, Ordering::Relaxed));
         Reading {
             at,
             cores,
-            stolen_us: stolen,
+            stolen_us,
+            continue_count: self.continue_count,
             idle_us: idle,
             major_faults: major_faults(self.text("/proc/self/stat")),
             pressure_us: pressure,
@@ -280,7 +293,8 @@ impl Counters {
 
     /// The beginning of a file.
     fn text(&mut self, path: &str) -> &str {
-        const BYTES_MAX: u64 = 1_024;
+        // Lines of `/proc/stat` for two hundred processors.
+        const BYTES_MAX: u64 = 16 << 10;
         self.text.clear();
         let file = self.files.entry(path.to_owned()).or_insert_with(|| File::open(path).ok());
         if let Some(file) = file
@@ -298,11 +312,21 @@ fn times_of_thread(text: &str) -> (u64, u64) {
     (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
 }
 
-/// Of `/proc/stat`: one of the numbers of the first line, in ticks, of which there are a hundred a second everywhere.
+/// Of `/proc/stat`: one of the numbers of the first line, which is about all processors together.
 fn processors_us(text: &str, place: usize) -> Option<u64> {
+    ticks_us(text.lines().next().filter(|line| line.starts_with("cpu "))?, place)
+}
+
+/// One of the numbers behind the name of a line, in ticks, of which there are a hundred a second everywhere.
+fn ticks_us(line: &str, place: usize) -> Option<u64> {
     const TICK_US: u64 = 10_000;
-    let line = text.lines().next()?.strip_prefix("cpu ")?;
-    Some(line.split_whitespace().nth(place)?.parse::<u64>().ok()? * TICK_US)
+    Some(line.split_whitespace().nth(place + 1)?.parse::<u64>().ok()? * TICK_US)
+}
+
+/// Of `/proc/stat`: what each processor lost to other machines.
+fn stolen_us(text: &str) -> Vec<u64> {
+    let each = text.lines().skip(1).take_while(|line| line.starts_with("cpu"));
+    each.map(|line| ticks_us(line, 7).unwrap_or_default()).collect()
 }
 
 /// Of `/proc/self/stat`: the tenth field behind the name, which may hold anything.
@@ -329,7 +353,8 @@ mod tests {
     #[test]
     fn counters_of_the_kernel_are_read_as_it_writes_them() {
         assert_eq!(times_of_thread("123456789 5000000 42\n"), (123_456, 5_000));
-        let stat = "cpu  1 2 3 4 5 6 7 80 0 0\ncpu0 1\n";
+        let stat = "cpu  1 2 3 4 5 6 7 80 0 0\ncpu0 1 2 3 4 5 6 7 20 0 0\ncpu1 1 2 3 4 5 6 7 60 0 0\nintr 9\n";
+        assert_eq!((stolen_us(stat), stolen_us("cpu  1\n")), (vec![200_000, 600_000], vec![]));
         assert_eq!((processors_us(stat, 7), processors_us(stat, 3)), (Some(800_000), Some(40_000)));
         assert_eq!(major_faults("4711 (hold) fast) S 1 2 3 4 5 6 7 8 9 10 11\n"), 9);
         assert_eq!(some_us("some avg10=0.00 avg60=0.00 avg300=0.00 total=17\nfull avg10=0.00 total=3\n"), 17);

@@ -31,7 +31,8 @@ impl Guilt {
     pub fn of(stalls: &Stalls, now: UnixMillis) -> Self {
         let window_ms = limits::GUILT_WINDOW.as_millis() as i64;
         let mut guilt = Self::default();
-        let mut by_cause = [(Cause::Processor, 0), (Cause::Stolen, 0), (Cause::Paging, 0), (Cause::Blocked, 0)];
+        let mut by_cause =
+            [Cause::Processor, Cause::Stolen, Cause::Stopped, Cause::Paging, Cause::Blocked].map(|cause| (cause, 0));
         for stall in stalls.iter().rev() {
             let age_ms = now.0 - stall.unix.0;
             if age_ms > window_ms {
@@ -60,7 +61,8 @@ impl Guilt {
             Some(Cause::Stolen) => "a hypervisor gave its processors to others",
             Some(Cause::Processor) => "other threads had its processors",
             Some(Cause::Paging) => "it waited for pages from a disk",
-            _ => "it was stopped, or waited in the kernel",
+            Some(Cause::Stopped) => "a signal stopped it",
+            _ => "it waited in the kernel",
         };
         format!(
             "its host has stalled {} times within a minute, {} ms together and at worst {} ms: {cause}",
@@ -117,6 +119,9 @@ mod tests {
         assert_eq!(Guilt::of(&stalls(&five, worked), NOW), Guilt::default());
         let stolen = Surroundings { stolen_us: 1_000_000, ..blocked };
         assert_eq!(Guilt::of(&stalls(&five, stolen), NOW).cause, Some(Cause::Stolen));
+        let stopped = Guilt::of(&stalls(&five, Surroundings { continue_count: 1, ..stolen }), NOW);
+        assert_eq!(stopped.cause, Some(Cause::Stopped));
+        assert!(stopped.text().ends_with("a signal stopped it"), "{}", stopped.text());
     }
 
     #[test]

@@ -20,9 +20,11 @@ pub enum Cause {
     Processor,
     /// A hypervisor gave the machine's processors to other machines.
     Stolen,
+    /// A signal stopped the process, and another one let it go on.
+    Stopped,
     /// Pages of the process were read from a disk.
     Paging,
-    /// It waited in a call of the system: for a disk, a lock of the kernel, or because it was stopped.
+    /// It waited in a call of the system: for a disk, or a lock of the kernel.
     Blocked,
 }
 
@@ -33,6 +35,7 @@ impl Cause {
             Self::Work => "work",
             Self::Processor => "processor",
             Self::Stolen => "stolen",
+            Self::Stopped => "stopped",
             Self::Paging => "paging",
             Self::Blocked => "blocked",
         }
@@ -49,8 +52,10 @@ pub struct Surroundings {
     pub ran_us: u64,
     /// How long it was ready and waited for a processor.
     pub waited_us: u64,
-    /// Time of all processors of this machine that a hypervisor gave to others.
+    /// Time that a hypervisor gave to others, of the processor of this machine that lost most.
     pub stolen_us: u64,
+    /// How often the process was told to go on (`SIGCONT`), as after a stop.
+    pub continue_count: u64,
     /// How often the process waited for a page from a disk.
     pub major_faults: u64,
     /// For how long some thread of the machine waited for a processor, for a disk, for memory (PSI); 0 where the kernel
@@ -76,9 +81,15 @@ pub struct Stall {
 impl Stall {
     /// Who is to blame, by what explains half of it at least.
     pub fn cause(&self) -> Cause {
-        let Surroundings { window_us, ran_us, waited_us, stolen_us, major_faults, .. } = self.around;
+        let Surroundings { window_us, ran_us, waited_us, stolen_us, continue_count, major_faults, .. } = self.around;
         // Of a stall that was longer than the window, the window shows a part.
         let half_us = self.took_us.min(window_us) / 2;
+        // A thread that is stopped neither runs nor waits for a processor, whatever happens to the processors meanwhile.
+        // What it did may have been before and behind a long stall. A short one would disappear in what is around it.
+        let around_us = Some(window_us.saturating_sub(self.took_us)).filter(|around_us| *around_us <= self.took_us);
+        if continue_count > 0 && (ran_us + waited_us).saturating_sub(around_us.unwrap_or_default()) < half_us {
+            return Cause::Stopped;
+        }
         // A processor that is stolen looks to its thread like one that is slow: it seems to run.
         if stolen_us >= half_us {
             return Cause::Stolen;
@@ -137,10 +148,15 @@ mod tests {
             (Surroundings { ran_us: 9_500, ..calm }, Cause::Work),
             (Surroundings { ran_us: 250_000, waited_us: 6_000, ..calm }, Cause::Processor),
             (Surroundings { ran_us: 9_000, stolen_us: 8_000, ..calm }, Cause::Stolen),
+            (Surroundings { ran_us: 3_000, stolen_us: 8_000, continue_count: 1, ..calm }, Cause::Stopped),
+            (Surroundings { ran_us: 9_000, continue_count: 1, ..calm }, Cause::Work),
             (Surroundings { ran_us: 3_000, major_faults: 3, ..calm }, Cause::Paging),
             (Surroundings { ran_us: 259_000, major_faults: 3, ..calm }, Cause::Work),
             (Surroundings { ran_us: 1_000, ..calm }, Cause::Blocked),
         ];
+        let busy = Surroundings { window_us: 400_000, ran_us: 190_000, continue_count: 1, ..calm };
+        assert_eq!(stall(200_000, busy).cause(), Cause::Stopped, "it was busy before and behind it");
+        assert_eq!(stall(200_000, Surroundings { ran_us: 310_000, ..busy }).cause(), Cause::Work);
         let short = Surroundings { window_us: 6_000, ran_us: 4_000, ..calm };
         assert_eq!(stall(10_000, short).cause(), Cause::Work, "the window shows a part of it");
         for (around, cause) in cases {

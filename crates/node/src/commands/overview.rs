@@ -696,7 +696,7 @@ fn stalls(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome
     fields.name("latest").array(told.len());
     for stall in told {
         let around = &stall.around;
-        let mut fields = Fields::new(fields.writer, 13);
+        let mut fields = Fields::new(fields.writer, 14);
         fields.name("unix_ms").integer(stall.unix.0);
         fields.number("core", u64::from(stall.core.0));
         fields.number("took_us", stall.took_us);
@@ -706,6 +706,7 @@ fn stalls(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome
         fields.number("ran_us", around.ran_us);
         fields.number("waited_us", around.waited_us);
         fields.number("stolen_us", around.stolen_us);
+        fields.number("continue_count", around.continue_count);
         fields.number("major_faults", around.major_faults);
         let [cpu_us, io_us, memory_us] = around.pressure_us;
         fields.number("pressure_cpu_us", cpu_us);

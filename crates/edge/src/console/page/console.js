@@ -236,7 +236,8 @@ function findings() {
 
 const CAUSES = {
   work: "the core was busy with", processor: "other threads had its processor", stolen: "a hypervisor gave its processor to other machines",
-  paging: "its memory had to be read from disk", blocked: "it waited in a call of the system",
+  paging: "its memory had to be read from disk", stopped: "a signal stopped it",
+  blocked: "it waited in a call of the system",
 };
 const WORKS = { turn: "many small things at once", sleep: "nothing: it was woken late" };
 const blame = (stall) => (stall.cause === "work" ? `${CAUSES.work} ${WORKS[stall.work] || stall.work}` : CAUSES[stall.cause] || stall.cause);
