@@ -1,21 +1,19 @@
-//! Whom a node that joins can talk to before it knows the cluster, and where they are found.
+//! The nodes that a joining node can talk to before it knows the cluster, and their addresses.
 //!
-//! An operator has named the nodes that it asks to take it in; others tell it of the rest. Any of these may lie, and it
-//! has no roster to judge them by. So words have ranks:
+//! An operator names the nodes to join; others introduce the rest. Any of these may lie, and a joining node has no
+//! roster to check them against. So each source of an address has a rank:
 //!
-//! ```text
-//!   of whom            whose word counts
-//!   a node that was    its own; the operator's; anybody else's only after a while of silence, and only for a while:
-//!   named              then it is looked for again where the operator has said
-//!   another one        its own; that of a node that was named; anybody else's, until one of these has spoken of it
-//! ```
+//! | address of | sources, the highest rank first |
+//! | --- | --- |
+//! | a node that the operator named | the node itself; the operator; after a while of silence, and for a while, any other node |
+//! | another node | the node itself; a node that the operator named; any other node |
 //!
-//! Of nodes that nobody vouches for, neither an operator nor one that was named, there are at most
-//! [`limits::ACQUAINTANCES_MAX`]. When there are so many, a new one takes the place of one of those that another
-//! speaker has named, if that one has named more: a speaker that makes nodes up takes no room from others.
+//! Nodes that neither the operator nor a named node vouches for are bounded: [`limits::ACQUAINTANCES_MAX`]. When there
+//! are so many, a new one replaces one that another source introduced, if that source introduced more. So a source that
+//! makes nodes up takes no room from others.
 //!
-//! A word counts for [`limits::FORSAKEN_AFTER`] against those of a lower rank, and longer if it is said again. Who has
-//! fallen silent does not speak for ever.
+//! An address stands for [`limits::FORSAKEN_AFTER`] against sources of a lower rank, and longer if it is repeated. So a
+//! source that has fallen silent is overruled in the end.
 
 use std::collections::BTreeMap;
 
@@ -25,10 +23,10 @@ use crate::event::NodeId;
 use crate::limits;
 use crate::roster::Member;
 
-/// The nodes that a node which joins has been told of; of no use once it has the roster.
+/// What a joining node knows of other nodes. It is not used any more once the roster is there.
 #[derive(Debug)]
 pub(crate) struct Acquaintances {
-    /// Those that an operator has named, and where they are found.
+    /// Nodes that the operator named, with the addresses that it gave.
     named: BTreeMap<NodeId, Member>,
     known: BTreeMap<NodeId, Known>,
 }
@@ -37,14 +35,14 @@ pub(crate) struct Acquaintances {
 struct Known {
     member: Member,
     rank: Rank,
-    /// Who has said so.
+    /// The source.
     by: NodeId,
-    /// When that was said first, and last.
+    /// When this source gave this address first, and last.
     since: Instant,
     said: Instant,
 }
 
-/// Who has said where a node is found; the last counts most.
+/// The kinds of sources; the last has the highest rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Anybody,
@@ -66,33 +64,33 @@ impl Acquaintances {
         Self { named, known }
     }
 
-    /// True if the node has been told of this one.
+    /// True if this node is known.
     pub(crate) fn knows(&self, node: NodeId) -> bool {
         self.known.contains_key(&node)
     }
 
-    /// True if an operator has named anybody.
+    /// True if the operator named a node.
     pub(crate) fn has_named(&self) -> bool {
         !self.named.is_empty()
     }
 
-    /// Those that an operator has named.
+    /// The nodes that the operator named.
     pub(crate) fn named(&self) -> Vec<NodeId> {
         self.named.keys().copied().collect()
     }
 
-    /// All of them.
+    /// All nodes.
     pub(crate) fn nodes(&self) -> Vec<NodeId> {
         self.known.keys().copied().collect()
     }
 
-    /// All of them, and where they are found.
+    /// All nodes with their addresses.
     pub(crate) fn places(&self) -> Vec<(NodeId, Member)> {
         self.known.iter().map(|(node, known)| (*node, known.member.clone())).collect()
     }
 
-    /// Takes the word of `from` on a node, if it counts. `is_forsaken` says that nobody has taken this node in for a
-    /// while. True if something is new.
+    /// Takes the address of a node from the source `from`, if its rank allows. `is_forsaken` says that no node has
+    /// admitted this one for a while. True if something is new.
     pub(crate) fn hear(
         &mut self,
         from: NodeId,
@@ -103,7 +101,7 @@ impl Acquaintances {
         let is_named = self.named.contains_key(&node);
         let rank = match from {
             _ if from == node => Rank::Itself,
-            // On each other those that were named know no more than the operator.
+            // About each other, the named nodes know no more than the operator.
             _ if !is_named && self.named.contains_key(&from) => Rank::Named,
             _ => Rank::Anybody,
         };
@@ -113,14 +111,14 @@ impl Acquaintances {
             if rank < known.rank && stands || rank == Rank::Anybody && is_named && is_fresh {
                 return false;
             }
-            // Of two that say otherwise with the same right each is believed for a while, and not each time that it
-            // says so.
+            // Two sources of one rank that contradict each other take turns: each stands for a while, however often
+            // the other one speaks.
             let is_recent = now.since(known.since) < limits::FORSAKEN_AFTER;
             if rank == known.rank && from != known.by && *member != known.member && is_recent {
                 return false;
             }
         }
-        if !self.known.contains_key(&node) && rank == Rank::Anybody && !self.makes_room_for(from) {
+        if !self.known.contains_key(&node) && is_unvouched(rank) && !self.makes_room_for(from) {
             return false;
         }
         let same = self.known.get(&node).filter(|known| known.member == *member);
@@ -130,12 +128,10 @@ impl Acquaintances {
         is_new
     }
 
-    /// Sees to it that there is room for another node for which nobody vouches. False if there is none for one that
-    /// `from` has named.
+    /// Makes room for another node that no trusted source vouches for. False if there is none for one that `from`
+    /// introduces.
     fn makes_room_for(&mut self, from: NodeId) -> bool {
-        let is_counted = |(node, known): &(&NodeId, &Known)| {
-            !self.named.contains_key(node) && matches!(known.rank, Rank::Anybody | Rank::Itself)
-        };
+        let is_counted = |(node, known): &(&NodeId, &Known)| !self.named.contains_key(node) && is_unvouched(known.rank);
         if self.known.iter().filter(is_counted).count() < limits::ACQUAINTANCES_MAX {
             return true;
         }
@@ -148,7 +144,7 @@ impl Acquaintances {
         }
         let own = said.get(&from).copied().unwrap_or(0);
         let Some((most, count)) = said.into_iter().max_by_key(|(_, count)| *count) else { return false };
-        // Else the two would take each other's place for ever.
+        // Otherwise the two sources would replace each other's nodes without end.
         if own + 1 >= count {
             return false;
         }
@@ -156,8 +152,8 @@ impl Acquaintances {
         true
     }
 
-    /// Time passes: those that were named are looked for again where the operator has said if nothing has come of what
-    /// somebody else says. `hears` says which nodes are heard where they are looked for. True if something is new.
+    /// Time passes: a named node gets the operator's address again if no connection has come of another one. `hears`
+    /// says which nodes are connected. True if something is new.
     pub(crate) fn look(&mut self, now: Instant, hears: impl Fn(NodeId) -> bool) -> bool {
         let mut is_new = false;
         for (node, member) in &self.named {
@@ -173,6 +169,11 @@ impl Acquaintances {
         }
         is_new
     }
+}
+
+/// True if neither the operator nor a node that it named is the source. A node that introduces itself may be made up.
+fn is_unvouched(rank: Rank) -> bool {
+    matches!(rank, Rank::Anybody | Rank::Itself)
 }
 
 #[cfg(test)]
@@ -203,12 +204,12 @@ mod tests {
             joins.hear(NodeId(5), (NodeId(7), &lie), is_forsaken, second(time));
             place(&joins, 7).unwrap()
         };
-        assert_eq!(lied_at(60, false), "said", "nobody has fallen silent");
-        // However often the lie is told, half of the time the node is looked for where it was named.
+        assert_eq!(lied_at(60, false), "said", "no node has fallen silent");
+        // However often the lie is repeated, the operator's address is tried half of the time.
         let places: Vec<_> = (100..140).map(|time| lied_at(time, true)).collect();
         let times = places.iter().filter(|place| *place == "said").count();
         assert!((18..=22).contains(&times), "{times} of 40 s: {places:?}");
-        // Its own word counts as long as it is said.
+        // The node's own address stands as long as it is repeated.
         let own = at("own");
         for time in 150..200 {
             if time % 2 == 0 {
@@ -268,7 +269,7 @@ mod tests {
         };
         assert_eq!(made_up(&mut joins), max);
         assert_eq!(joins.nodes().len() as u64, max + 1);
-        // Somebody else has room, and one who was named does not need any.
+        // Other sources have room, and a named node needs none.
         for (from, node) in [(6, 20), (6, 21), (7, 22), (21, 21)] {
             let word = at(&format!("{from}"));
             assert!(joins.hear(NodeId(from), (NodeId(node), &word), false, second(9_000)), "{from} of {node}");
@@ -276,11 +277,16 @@ mod tests {
         assert_eq!(made_up(&mut joins), 0, "none takes the place of another");
         assert_eq!(joins.nodes().len() as u64, max + 2);
         assert!([7, 20, 21, 22].iter().all(|node| joins.knows(NodeId(*node))));
-        // Each of two that say much has half of it.
+        // Two sources that introduce many share the room.
         for node in 5_000..5_000 + max {
             joins.hear(NodeId(6), (NodeId(node), &at("b")), false, second(9_000));
         }
         let of = |by| joins.known.values().filter(|known| known.by == NodeId(by)).count() as u64;
         assert!(of(5).abs_diff(of(6)) <= 1, "{} and {}", of(5), of(6));
+        // Nodes that introduce themselves are bounded as well.
+        for node in 20_000..20_000 + 2 * max {
+            joins.hear(NodeId(node), (NodeId(node), &at("own")), false, second(9_001));
+        }
+        assert_eq!(joins.nodes().len() as u64, max + 2);
     }
 }
