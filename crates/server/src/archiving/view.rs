@@ -4,10 +4,12 @@ use std::path::Path;
 
 use anyhow::{Result, anyhow, bail, ensure};
 use archive::{Archive, ChangesInfo, End, GroupReader, Key, Listing, Next, Place, Problem};
+use node::entry::Born;
 use state::cut::moment_of_entry;
 use stdx::log::{Entry, EntryKind};
 use stdx::{Levels, UnixMillis};
 
+use super::replay::born_of;
 use crate::backup::{counted, grouped};
 
 /// An archive that has been looked at.
@@ -24,7 +26,9 @@ pub(super) struct GroupView {
     pub(super) end: End,
     /// The earliest moment that is held; none if there is nothing.
     pub(super) earliest: Option<UnixMillis>,
-    /// It came into being while the archive was kept, and all of it is there.
+    /// All of its log is there, and what that begins with.
+    is_whole: bool,
+    /// It came into being while the archive was kept, and is whole: before its log there was no such group.
     pub(super) is_founded: bool,
 }
 
@@ -40,6 +44,7 @@ impl View {
         let mut groups = Vec::new();
         for group in 0..archive.group_count()? {
             let (listing, end) = (archive.list(group)?, archive.end(group)?);
+            let mut born = None;
             let mut earliest = listing.bases.first().map(|base| base.moment);
             let begins_with_first = listing.logs.first().is_some_and(|log| log.first == 1);
             if begins_with_first {
@@ -49,6 +54,7 @@ impl View {
                     match reader.next() {
                         Ok(Next::Entries(entries, ..)) => {
                             check_levels(group, &entries)?;
+                            born = born.or_else(|| born_of(&entries[0]));
                             if let Some(moment) = entries.iter().find_map(moment_of_entry) {
                                 break Some(moment);
                             }
@@ -57,9 +63,13 @@ impl View {
                     }
                 };
             }
-            // Before its log there was no such group.
-            let is_founded = group >= archive.manifest().groups && begins_with_first;
-            groups.push(GroupView { listing, end, earliest, is_founded });
+            // A group that split off begins with what the log of the other one, which has a lower number, has made.
+            let is_whole = begins_with_first && born.is_none_or(|born| reaches_back(&groups, born));
+            if !is_whole {
+                earliest = listing.bases.first().map(|base| base.moment);
+            }
+            let is_founded = is_whole && group >= archive.manifest().groups;
+            groups.push(GroupView { listing, end, earliest, is_whole, is_founded });
         }
         let changes = archive.list_changes()?;
         Ok(Self { archive, groups, changes })
@@ -127,6 +137,13 @@ impl View {
             Some(wanted) => Ok(wanted),
         }
     }
+}
+
+/// True if there is enough of a group to say what another one began with that split off from it there.
+fn reaches_back(groups: &[GroupView], born: Born) -> bool {
+    groups
+        .get(born.parent.0 as usize)
+        .is_some_and(|parent| parent.is_whole || parent.listing.bases.iter().any(|base| base.index < born.index))
 }
 
 impl GroupView {
@@ -223,6 +240,9 @@ fn days_of(year: i64, month: i64, day: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use archive::{BaseWriter, GroupWriter, Manifest};
+    use node::entry::Builder;
+
     use super::*;
 
     #[test]
@@ -236,5 +256,51 @@ mod tests {
         for wrong in ["", "yesterday", "2026-02-30 00:00:00", "2026-13-01", "2026-11-23 24:00:00", "2026-11-23 1"] {
             assert!(parse_moment(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_group_that_split_off_is_promised_from_where_its_beginning_can_be_had() {
+        let directory = std::env::temp_dir().join(format!("holdfast-view-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let address = format!("file://{}", directory.display());
+        let place = Place::parse(&address).unwrap();
+        let wanted = Manifest { name: 7, cluster: 8, groups: 1, databases: 16, key: None };
+        let archive = Archive::open_or_make(&place, &wanted, None).unwrap();
+        let moment = |index: u64| UnixMillis(1_000 * index as i64);
+        let entry = |index: u64, born: Option<Born>| {
+            let mut builder = Builder::default();
+            builder.set_level(stdx::Level(2));
+            match born {
+                Some(born) => builder.born(born),
+                None => builder.tick(),
+            }
+            let data = builder.finish(keyspace::Moment { unix: moment(index), seed: 0 });
+            Entry { term: 1, index, kind: EntryKind::Normal, data }
+        };
+        let log = |group, first: u64, born: Option<Born>| {
+            let mut writer = GroupWriter::open(&archive, group, 1, 1).unwrap();
+            if first > 1 {
+                writer.skip_to(first - 1, 1);
+            }
+            let entries: Vec<_> = (first..=90).map(|index| entry(index, born.filter(|_| index == 1))).collect();
+            writer.append(&entries, Some(moment(90))).unwrap();
+        };
+        let base = |group, index, at: u64| {
+            let mut base = BaseWriter::begin(&archive, group, (index, 1, moment(at)), 1, 1).unwrap();
+            base.push(&[0]).unwrap();
+            base.finish().unwrap();
+        };
+        // The first group split at its entry 20, and nothing is left of what came before its entry 50.
+        base(0, 50, 50);
+        log(0, 51, None);
+        let born = Born { parent: node::GroupId(0), index: 20 };
+        log(1, 1, Some(born));
+        let range = || View::of(&address, None).unwrap().range();
+        assert!(range().unwrap_err().to_string().contains("it holds nothing yet of group 1"));
+        base(1, 60, 60);
+        assert_eq!(range().unwrap(), (moment(60), UnixMillis(moment(90).0 - 1)));
+        base(0, 10, 10);
+        assert_eq!(range().unwrap().0, moment(10), "the beginning follows from this base");
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }
