@@ -7,7 +7,9 @@
 //! Only where a group is led its log is archived. A leader that does not know yet that it has been replaced writes
 //! nothing but what is committed, so anyone who replaces it writes the same.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,8 +27,9 @@ use crate::entropy;
 use crate::host::Host;
 use crate::journal_thread::JournalQueue;
 use crate::limits::{
-    ARCHIVE_BASE_BYTES, ARCHIVE_EXPIRY_INTERVAL, ARCHIVE_FLUSH_INTERVAL, ARCHIVE_LOOK_INTERVAL,
-    ARCHIVE_LOOK_INTERVAL_REMOTE, ARCHIVE_READ_BYTES, ARCHIVE_RETRY, ARCHIVE_STOP_TIMEOUT, ARCHIVE_SYNC_PATIENCE,
+    ARCHIVE_BASE_BYTES, ARCHIVE_EXPIRY_INTERVAL, ARCHIVE_FLUSH_INTERVAL, ARCHIVE_LET_GO_PATIENCE,
+    ARCHIVE_LOOK_INTERVAL, ARCHIVE_LOOK_INTERVAL_REMOTE, ARCHIVE_READ_BYTES, ARCHIVE_RETRY, ARCHIVE_STOP_TIMEOUT,
+    ARCHIVE_SYNC_PATIENCE,
 };
 use crate::site::sealed::Copying;
 
@@ -118,10 +121,12 @@ impl ArchiveThread {
             groups: BTreeMap::new(),
             figures: ArchiveFigures::default(),
             faulty_since: None,
-            retry: None,
+            trouble: None,
             base: None,
             changes: Copying::default(),
+            changes_trouble: None,
             expired: Instant::now(),
+            expiry_trouble: None,
         };
         let (ends, alive) = mpsc::channel();
         let run = move || {
@@ -206,6 +211,25 @@ struct Work {
     log_first: u64,
     /// Since when something has been lacking.
     lacking: Option<Instant>,
+    trouble: Option<Trouble>,
+}
+
+/// Why a part of the work could not be done, and when it is tried again.
+struct Trouble {
+    what: String,
+    until: Instant,
+}
+
+impl Trouble {
+    /// What came of an attempt just now.
+    fn of(outcome: Result<(), String>) -> Option<Self> {
+        outcome.err().map(|what| Self { what, until: Instant::now() + ARCHIVE_RETRY })
+    }
+
+    /// True if it is time for another attempt.
+    fn is_over(trouble: Option<&Self>) -> bool {
+        trouble.is_none_or(|trouble| trouble.until <= Instant::now())
+    }
 }
 
 /// A base on its way.
@@ -229,12 +253,14 @@ struct Archiver {
     groups: BTreeMap<u32, Work>,
     figures: ArchiveFigures,
     faulty_since: Option<Instant>,
-    /// Nothing is tried before.
-    retry: Option<Instant>,
+    /// With the archive as a whole: then nothing else is tried.
+    trouble: Option<Trouble>,
     base: Option<BaseJob>,
     /// What changes, besides.
     changes: Copying,
+    changes_trouble: Option<Trouble>,
     expired: Instant,
+    expiry_trouble: Option<Trouble>,
 }
 
 impl Archiver {
@@ -253,7 +279,7 @@ impl Archiver {
     fn take(&mut self, Told { news, at, has_changed_hands }: Told) {
         let work = self.groups.entry(news.group.0).or_insert_with(|| Work::new(&news));
         if work.news.is_leading != news.is_leading || has_changed_hands {
-            (work.writer, work.looked) = (None, None);
+            (work.writer, work.looked, work.trouble) = (None, None, None);
         }
         work.unsynced.push_back((at, news.index));
         work.news = news;
@@ -265,25 +291,42 @@ impl Archiver {
         let unsynced_for = Duration::from_micros(self.surroundings.journal.counters().unsynced_us);
         self.groups.values_mut().for_each(|work| work.note_synced(unsynced_for));
         self.take_base_back();
-        if self.retry.is_none_or(|retry| retry <= now) {
-            let mut fault = None;
-            for group in self.groups.keys().copied().collect::<Vec<_>>() {
-                if let Err(what) = self.work(group) {
-                    // It may be another's turn: what it has written is found when this is opened again.
-                    self.groups.get_mut(&group).expect("just seen").writer = None;
-                    fault = Some(what);
-                }
+        if Trouble::is_over(self.trouble.as_ref()) {
+            self.trouble = Trouble::of(self.archive().map(drop));
+            if self.trouble.is_none() {
+                self.work_on_all(now);
             }
-            if fault.is_none() {
-                fault = self.keep_changes().err();
-            }
-            if fault.is_none() && now.duration_since(self.expired) >= ARCHIVE_EXPIRY_INTERVAL {
-                self.expired = now;
-                fault = self.expire().err();
-            }
+            let groups = self.groups.values().map(|work| work.trouble.as_ref());
+            let all = [&self.trouble, &self.changes_trouble, &self.expiry_trouble].map(Option::as_ref);
+            let fault = all.into_iter().chain(groups).flatten().next().map(|trouble| trouble.what.clone());
             self.tell(fault);
         }
         self.publish();
+    }
+
+    /// What cannot be done for one group holds up no other.
+    fn work_on_all(&mut self, now: Instant) {
+        for group in self.groups.keys().copied().collect::<Vec<_>>() {
+            if Trouble::is_over(self.groups[&group].trouble.as_ref()) {
+                let trouble = Trouble::of(self.work(group));
+                let work = self.groups.get_mut(&group).expect("just seen");
+                if trouble.is_some() {
+                    // It may be another's turn: what it has written is found when this is opened again.
+                    (work.writer, self.archive) = (None, None);
+                }
+                work.trouble = trouble;
+            }
+        }
+        if Trouble::is_over(self.changes_trouble.as_ref()) {
+            self.changes_trouble = Trouble::of(self.keep_changes());
+        }
+        if now.duration_since(self.expired) >= ARCHIVE_EXPIRY_INTERVAL {
+            self.expired = now;
+            self.expiry_trouble = Trouble::of(self.expire());
+        }
+        if self.changes_trouble.is_some() || self.expiry_trouble.is_some() {
+            self.archive = None;
+        }
     }
 
     /// Says when it stops to work, and when it works again.
@@ -299,11 +342,8 @@ impl Archiver {
                     self.figures.fault_count += 1;
                 }
                 self.figures.fault = what;
-                self.archive = None;
-                self.retry = Some(Instant::now() + ARCHIVE_RETRY);
             }
             None => {
-                self.retry = None;
                 if let Some(since) = self.faulty_since.take() {
                     self.figures.fault.clear();
                     log.notice(&format!("the archive is written again after {} s", since.elapsed().as_secs()));
@@ -450,7 +490,9 @@ impl Archiver {
                     work.lacks_base = true;
                 }
                 Err(Unread::Gone) => {
-                    let mark = lost_up_to(&work.news, end.index, mark)?;
+                    // Asked behind the attempt to read: the journal notes it before it lets go.
+                    let is_short = work.news.lacks_room || journal.let_go_within(ARCHIVE_LET_GO_PATIENCE);
+                    let mark = lost_up_to(&work.news, end.index, mark, is_short && work.news.has_others)?;
                     let lost = mark.index - end.index;
                     figures.lost_count += lost;
                     host.log.warning(&format!(
@@ -522,50 +564,82 @@ impl Archiver {
         let day_ms = 24 * 60 * 60 * 1_000;
         let horizon = (days > 0).then(|| crate::clock::unix_millis().0 - (days * day_ms).cast_signed());
         let group_count = u64::from(self.surroundings.identity.group_count).max(self.groups.len() as u64);
-        for group in self.surroundings.identity.group_count..archive.group_count().map_err(|fault| fault.to_string())? {
-            if rests_on_another(&archive, group).map_err(|fault| fault.to_string())? {
-                return Ok(());
-            }
-        }
+        let founded = self.surroundings.identity.group_count;
+        let (rested_on, mut fault) =
+            rested_on(&archive, founded..archive.group_count().map_err(|fault| fault.to_string())?);
         // What changes has as much room as a group.
         let share = bytes / (group_count + u64::from(self.surroundings.host.site.keeps_changes()));
+        let horizon = horizon.map(stdx::UnixMillis);
+        let log = &self.surroundings.host.log;
+        let mut note = |removed: Result<Vec<_>, archive::Fault>| match removed {
+            Ok(paths) => {
+                paths
+                    .iter()
+                    .for_each(|path: &PathBuf| log.notice(&format!("the archive is rid of {}", path.display())));
+            }
+            Err(what) => fault = Some(what.to_string()),
+        };
         for (group, work) in &self.groups {
-            if work.news.is_leading {
-                let removed = archive.expire(*group, horizon.map(stdx::UnixMillis), share);
-                for path in removed.map_err(|fault| fault.to_string())? {
-                    self.surroundings.host.log.notice(&format!("the archive is rid of {}", path.display()));
-                }
+            if work.news.is_leading && !rested_on.contains(group) {
+                note(archive.expire(*group, horizon, share));
             }
         }
         if self.leads_first() {
-            let removed = archive.expire_changes(horizon.map(stdx::UnixMillis), share);
-            for path in removed.map_err(|fault| fault.to_string())? {
-                self.surroundings.host.log.notice(&format!("the archive is rid of {}", path.display()));
-            }
+            note(archive.expire_changes(horizon, share));
         }
-        Ok(())
+        fault.map_or(Ok(()), Err)
     }
 }
 
-/// True if a group has split off and has no base yet: then it begins with what a base of another one has of its slots.
-/// As long as its first entry cannot be seen it may: a file that is being written or listed may come to hold it, and
-/// what has been removed is gone.
-fn rests_on_another(archive: &Archive, group: u32) -> Result<bool, archive::Fault> {
+/// Groups whose logs and bases others rest on: one that has split off and has no base yet begins with what a base of
+/// the other one has of its slots. And what could not be read, if something could not: then the groups from which it
+/// may have split off, those with lower numbers, are among them.
+fn rested_on(archive: &Archive, split_off: Range<u32>) -> (BTreeSet<u32>, Option<String>) {
+    let (mut groups, mut fault) = (BTreeSet::new(), None);
+    for group in split_off {
+        match rest_of(archive, group) {
+            Ok(Rest::Nothing) => {}
+            Ok(Rest::On(parent)) => {
+                groups.insert(parent);
+            }
+            Ok(Rest::Unknown) => groups.extend(0..group),
+            Err(what) => {
+                groups.extend(0..group);
+                fault = Some(what.to_string());
+            }
+        }
+    }
+    (groups, fault)
+}
+
+/// On which group the beginning of another one rests.
+#[derive(Debug, PartialEq, Eq)]
+enum Rest {
+    Nothing,
+    On(u32),
+    /// Its first entry cannot be seen: a file that is being written or listed may come to hold it, and what has been
+    /// removed is gone.
+    Unknown,
+}
+
+fn rest_of(archive: &Archive, group: u32) -> Result<Rest, archive::Fault> {
     let mut listing = archive.list(group)?;
     if !listing.bases.is_empty() {
-        return Ok(false);
+        return Ok(Rest::Nothing);
     }
     if let Some(fault) = listing.faults.pop() {
         return Err(fault);
     }
     if listing.logs.is_empty() {
-        return Ok(false);
+        return Ok(Rest::Nothing);
     }
     match GroupReader::new(archive, group, &listing, state::FIRST.index).next() {
-        Ok(Next::Entries(entries, ..)) => Ok(Born::of_entry(&entries[0].data).is_some()),
+        Ok(Next::Entries(entries, ..)) => {
+            Ok(Born::of_entry(&entries[0].data).map_or(Rest::Nothing, |born| Rest::On(born.parent.0)))
+        }
         Ok(Next::End(Some(fault))) | Err(Problem::Fault(fault)) => Err(fault),
-        Ok(Next::End(None)) | Err(Problem::Missing(..)) => Ok(true),
-        Err(Problem::Gap(..)) => Ok(false),
+        Ok(Next::End(None)) | Err(Problem::Missing(..)) => Ok(Rest::Unknown),
+        Err(Problem::Gap(..)) => Ok(Rest::Nothing),
     }
 }
 
@@ -585,6 +659,7 @@ impl Work {
             looked: None,
             log_first: 0,
             lacking: None,
+            trouble: None,
         }
     }
 
@@ -630,18 +705,22 @@ fn ahead(group: u32, end: u64, index: u64) -> String {
 }
 
 /// The checkpoint up to which entries behind the end of the archive are lost to it: the log does not hold them any
-/// more. Fails as long as that need not be so: a log that is shortened for want of room is not shortened elsewhere.
+/// more. Fails as long as that need not be so: a log that is shortened for want of room is not shortened at other
+/// voters, which may come to lead.
 fn lost_up_to<'m>(
     news: &ArchiveNews,
     end: u64,
     mark: Option<&'m CheckpointMark>,
+    may_be_elsewhere: bool,
 ) -> Result<&'m CheckpointMark, String> {
     let (group, first) = (news.group.0, end + 1);
     match mark.filter(|mark| mark.index > end) {
-        Some(mark) if news.lacks_room => Err(format!(
-            "group {group}: the log of this node, whose disk has no room, does not hold entries {first} to {} any more. \
-             Other voters may hold them: the archive waits until one of them leads, or there is room",
-            mark.index
+        Some(mark) if may_be_elsewhere => Err(format!(
+            "group {group}: the log of this node has been shortened because its disk is full, and does not hold entries \
+             {first} to {} any more. Other voters may hold them: the archive waits until one of them leads, or there has \
+             been room for {} s",
+            mark.index,
+            ARCHIVE_LET_GO_PATIENCE.as_secs()
         )),
         Some(mark) => Ok(mark),
         None => Err(format!("group {group}: the log does not hold entry {first}")),
@@ -705,18 +784,19 @@ mod tests {
     use stdx::log::{Entry, EntryKind};
 
     fn news(index: u64, is_leading: bool) -> ArchiveNews {
-        ArchiveNews { group: GroupId(3), is_leading, lacks_room: false, index, floor: 0, terms: Vec::new() }
+        let (group, floor, terms) = (GroupId(3), 0, Vec::new());
+        ArchiveNews { group, is_leading, lacks_room: false, has_others: true, index, floor, terms }
     }
 
     #[test]
     fn what_other_voters_may_hold_is_not_lost_to_the_archive_yet() {
         let mark = CheckpointMark { index: 50, term: 2, membership: stdx::log::Membership::default() };
-        let short = ArchiveNews { lacks_room: true, ..news(60, true) };
-        assert_eq!(lost_up_to(&news(60, true), 40, Some(&mark)), Ok(&mark));
-        let why = lost_up_to(&short, 40, Some(&mark)).unwrap_err();
+        let news = news(60, true);
+        assert_eq!(lost_up_to(&news, 40, Some(&mark), false), Ok(&mark));
+        let why = lost_up_to(&news, 40, Some(&mark), true).unwrap_err();
         assert!(why.contains("does not hold entries 41 to 50 any more. Other voters may hold them"), "{why}");
         for (end, mark) in [(50, Some(&mark)), (40, None)] {
-            assert!(lost_up_to(&news(60, true), end, mark).is_err());
+            assert!(lost_up_to(&news, end, mark, false).is_err());
         }
     }
 
@@ -766,11 +846,16 @@ mod tests {
         let split_off = write(1, 1, born);
         write(2, 1, bytes::Bytes::new());
         write(3, 20, bytes::Bytes::new());
-        let rests = |group| rests_on_another(&archive, group);
-        assert!(rests(1).unwrap(), "it has split off");
-        assert!(!rests(2).unwrap(), "it was founded");
-        assert!(rests(3).unwrap(), "the file with its first entries is not there, or not yet");
-        assert!(!rests(4).unwrap(), "nothing is there");
+        let rests = |group| rest_of(&archive, group);
+        assert_eq!(rests(1).unwrap(), Rest::On(0), "it has split off");
+        assert_eq!(rests(2).unwrap(), Rest::Nothing, "it was founded");
+        assert_eq!(rests(3).unwrap(), Rest::Unknown, "the file with its first entries is not there, or not yet");
+        assert_eq!(rests(4).unwrap(), Rest::Nothing, "nothing is there");
+        let of = |split_off: Range<u32>| {
+            (rested_on(&archive, split_off.clone()).0.into_iter().collect::<Vec<_>>(), split_off)
+        };
+        assert_eq!(of(1..3), (vec![0], 1..3), "others go on");
+        assert_eq!(of(1..5), (vec![0, 1, 2], 1..5), "it may have split off from any of these");
         // One byte of the entry, and of the header.
         for offset in [-1, 0] {
             let mut content = std::fs::read(&split_off).unwrap();
@@ -778,6 +863,7 @@ mod tests {
             content[if offset < 0 { length - 1 } else { 0 }] ^= 1;
             std::fs::write(&split_off, &content).unwrap();
             assert!(rests(1).is_err(), "nobody knows, at {offset}");
+            assert!(rested_on(&archive, 1..2) == (BTreeSet::from([0]), rests(1).err().map(|fault| fault.to_string())));
         }
         std::fs::remove_dir_all(&directory).unwrap();
     }

@@ -190,6 +190,9 @@ struct Shared {
     sync_usual_us: AtomicU64,
     kept_bytes: AtomicU64,
     held_bytes: AtomicU64,
+    /// When what others held was let go last because the disk was full: microseconds from `begun`, plus one; 0 for
+    /// never. Stored before it is let go.
+    let_go_at: AtomicU64,
     /// Where the log is, for those that read it.
     map: Mutex<Arc<LogMap>>,
     segment: AtomicU64,
@@ -258,6 +261,7 @@ impl JournalThread {
             sync_usual_us: AtomicU64::new(0),
             kept_bytes: AtomicU64::new(0),
             held_bytes: AtomicU64::new(0),
+            let_go_at: AtomicU64::new(0),
             map: Mutex::new(Arc::new(journal.map())),
             segment: AtomicU64::new(0),
             is_spare_ready: AtomicBool::new(false),
@@ -369,6 +373,13 @@ impl JournalQueue {
     /// Entries of a group behind `index` must be kept because the archive lacks them.
     pub fn hold_for_archive(&self, group: u32, index: u64) {
         self.control(Control::HoldForArchive { group, index });
+    }
+
+    /// True if the log has been shortened within this time because the disk was full, though somebody held it.
+    pub fn let_go_within(&self, time: Duration) -> bool {
+        let at_us = self.shared.let_go_at.load(Ordering::Acquire);
+        let ago_us = (self.shared.begun.elapsed().as_micros() as u64).saturating_sub(at_us);
+        at_us > 0 && u128::from(ago_us) < time.as_micros()
     }
 
     /// The end of the log is in question no more.
@@ -684,7 +695,7 @@ impl Writer {
                 Ok(()) => {}
                 Err(fault) if fault.is_full() => {
                     // Nothing was written; it stays in line.
-                    self.journal.let_go();
+                    self.let_go();
                     for append in self.record.drain(..).rev() {
                         self.appends.push_front(append);
                     }
@@ -860,6 +871,13 @@ impl Writer {
         }
     }
 
+    /// Keeps nothing for others any more, because the disk is full.
+    fn let_go(&mut self) {
+        let since_us = self.shared.begun.elapsed().as_micros() as u64 + 1;
+        self.shared.let_go_at.store(since_us, Ordering::Release);
+        self.journal.let_go();
+    }
+
     fn take_chore_back(&mut self, chore: Chore, result: Result<(), Fault>) -> Result<(), Fault> {
         self.is_chore_out = false;
         match self.journal.chore_done(chore, result) {
@@ -871,7 +889,7 @@ impl Writer {
             Err(fault) if fault.is_full() => {
                 // What is kept for others makes room first, and then there may be some at once.
                 let is_freed = self.journal.held_bytes() > 0;
-                self.journal.let_go();
+                self.let_go();
                 self.spare_wanted_at = Some(if is_freed { Instant::now() } else { Instant::now() + FULL_RETRY });
                 Ok(())
             }

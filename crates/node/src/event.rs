@@ -573,8 +573,10 @@ pub struct ArchiveNews {
     pub group: GroupId,
     /// True where it is led.
     pub is_leading: bool,
-    /// The disk of the leader's node has no room, and others vote: what its log does not hold any more they may hold.
+    /// The disk of the leader's node has no room.
     pub lacks_room: bool,
+    /// Others vote: what the log of this node does not hold any more they may hold.
+    pub has_others: bool,
     /// The last entry applied here: it is committed.
     pub index: u64,
     /// The terms of entries up to this one are not known.

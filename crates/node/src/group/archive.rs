@@ -23,6 +23,7 @@ pub(super) struct ArchiveTold {
     applied: Position,
     is_leading: bool,
     lacks_room: bool,
+    has_others: bool,
     /// The last entry of the log then.
     last_index: u64,
 }
@@ -35,7 +36,7 @@ impl Group {
             return;
         }
         let has_room = outlet.context.room == Room::Enough;
-        let lacks_room = self.is_serving && !has_room && !self.is_alone();
+        let (lacks_room, has_others) = (self.is_serving && !has_room, !self.is_alone());
         let told = std::mem::replace(
             &mut self.archive_told,
             ArchiveTold {
@@ -43,6 +44,7 @@ impl Group {
                 applied: self.state.applied(),
                 is_leading: self.is_serving,
                 lacks_room,
+                has_others,
                 last_index: self.replica.last_index(),
             },
         );
@@ -53,13 +55,14 @@ impl Group {
             self.leader.waiters.push(super::Waiter::Silent);
         }
         let is_archived = outlet.context.settings.is_archived;
-        let what = |told: &ArchiveTold| (told.applied, told.is_leading, told.lacks_room);
+        let what = |told: &ArchiveTold| (told.applied, told.is_leading, told.lacks_room, told.has_others);
         if is_archived && what(&told) != what(&self.archive_told) {
             let (floor, terms) = if self.is_serving { self.replica.terms() } else { (0, Vec::new()) };
             let news = ArchiveNews {
                 group: self.id,
                 is_leading: self.is_serving,
                 lacks_room,
+                has_others,
                 index: self.archive_told.applied.index,
                 floor,
                 terms,

@@ -284,5 +284,6 @@ fn the_archive_is_told_when_a_leader_whose_log_may_be_shortened_has_no_room() {
     let mut alone = Host::new(1, settings);
     alone.tell_room(&Room::None("it is full".to_owned()));
     (0..30).for_each(|_| alone.pass(Duration::from_millis(100)));
-    assert!(!alone.archived.is_empty() && alone.archived.iter().all(|news| !news.lacks_room));
+    assert!(!alone.archived.is_empty() && alone.archived.iter().all(|news| !news.has_others));
+    assert!(nodes.host(1).archived.iter().all(|news| news.has_others));
 }
