@@ -1481,6 +1481,23 @@ impl Replica {
         self.raft.raft.prs().iter().map(|(_, progress)| progress.matched).min().unwrap_or(0)
     }
 
+    /// True if, by what this replica holds, the others may have decided something without it: where there are two
+    /// voters, and it is one, they cannot, unless it has heard of a change that lets them.
+    pub fn may_be_done_without(&self) -> bool {
+        let Membership { voters, voters_outgoing, .. } = &self.membership;
+        let node = self.options.node;
+        // A log that has lost its end may have lost such a change.
+        let is_whole = self.recovery.is_none() && voters_outgoing.is_empty();
+        let applied = self.raft.raft.raft_log.applied;
+        let lets_them = |entry: &InnerEntry| match Change::decode(&entry.data) {
+            Some(Change::AddVoter(_)) => true,
+            Some(Change::Remove(other)) => other == node,
+            _ => false,
+        };
+        let mut changes = self.raft.store().entries_after(applied).filter(|entry| is_change(entry));
+        !is_whole || voters.len() > 2 || !voters.contains(&node) || changes.any(lets_them)
+    }
+
     /// An index that every member held when an earlier leader said so last.
     pub fn everywhere_before(&self) -> u64 {
         self.everywhere

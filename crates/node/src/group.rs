@@ -97,6 +97,9 @@ pub struct Group {
     /// Who took part as of the last entry applied: what a checkpoint of it says. Anyone who decides something asks the
     /// replica, which knows of changes that are committed and not yet applied here.
     membership_applied: Membership,
+    /// It follows from entries that came since this life began. A checkpoint that was given, or a log that was there at
+    /// the start, may be older than what this replica once acknowledged.
+    is_member_by_log: bool,
     hard_state: HardState,
     /// What an acknowledgement means.
     pub append_fsync: AppendFsync,
@@ -438,6 +441,7 @@ impl Group {
             state,
             replica,
             membership_applied: membership,
+            is_member_by_log: false,
             hard_state,
             append_fsync,
             allows_memory: false,
@@ -2202,6 +2206,8 @@ impl Group {
     fn change_membership(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) {
         let change = Change::decode(&entry.data).expect("the replica has looked at it");
         self.membership_applied = change.fold(&self.membership_applied);
+        // What was there at the start may have lost its end.
+        self.is_member_by_log |= entry.index > self.recovered_index;
         if let Change::Remove(node) = change {
             // That it held nothing was true of the time before it was a member.
             self.leader.vacant.remove(&node);

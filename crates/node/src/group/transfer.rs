@@ -433,6 +433,7 @@ impl Group {
         self.membership_applied = mark.membership;
         self.lost_commit = 0;
         (self.first_index, self.recovered_index) = (mark.index, mark.index);
+        self.is_member_by_log = false;
         self.log_bytes = 0;
         self.altered_saved = self.state.keyspace().altered_count();
         self.marked_index = mark.index;

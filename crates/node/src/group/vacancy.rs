@@ -9,12 +9,13 @@
 //! is led it knows from the bulletins of leaders, so that gateways of this node find it.
 //!
 //! That a member has been let go is told by the leader's bulletin, or by the member's own log. An old bulletin is not
-//! believed: of one that knows less than this replica has applied nothing follows. Nor is any while another leader has
-//! been heard of late. A second member must say the same, if by the roster there is one, or is to be one, that can:
-//! one node that lies must not talk others out of what they hold, however long nobody else is heard. Where there is
-//! none, of late is much longer. A member that is let go does not take part again before it has given up what it had,
-//! which it tells the leader, and from then on it has another life for the others: what it has acknowledged before
-//! counts no more.
+//! believed: of one that knows less than this replica has applied nothing follows. Nor is any where this replica has
+//! become one of two voters by entries of the log, and so nothing can have been decided without it, nor while another
+//! leader has been heard of late. A second member must say the same, if by the roster there is one, or is to be one,
+//! that can: one node that lies must not talk others out of what they hold, however long nobody else is heard. Where
+//! there is none, of late is much longer. A member that is let go does not take part again before it has given up what
+//! it had, which it tells the leader, and from then on it has another life for the others: what it has acknowledged
+//! before counts no more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -127,7 +128,8 @@ impl Group {
             return;
         }
         let since = *self.vacancy.told_since.get_or_insert(now.instant);
-        if bulletin.has(self.node) || bulletin.applied <= self.replica.committed_index() {
+        let is_news = !bulletin.has(self.node) && bulletin.applied > self.replica.committed_index();
+        if !is_news || self.is_member_by_log && !self.replica.may_be_done_without() {
             return;
         }
         // A second member can be asked: the group lives here, as far as the roster knows, or on other nodes beside this
@@ -289,6 +291,7 @@ impl Group {
         self.nearby = nearby::Nearby::new(prng.draw() >> 8);
         outlet.context.places[self.id.0 as usize] = Place::default();
         self.membership_applied = Membership::default();
+        self.is_member_by_log = false;
         (self.first_index, self.recovered_index, self.marked_index) = (0, 0, 0);
         self.lost_commit = 0;
         self.splits.give_up();

@@ -241,6 +241,9 @@ fn a_node_that_lies_stops_nobody_and_is_not_believed() {
         }
     }
     assert!(probes.count("a node lied") > 1_000, "{} lies", probes.count("a node lied"));
+    // A node that is to hold a group alone tells the other one of two voters that it was let go.
+    let growing = Plan { liars: true, growth: true, ..plan(1_092_294, 4, Durability::Always) };
+    assert_eq!(run(&growing).failure, None);
 }
 
 #[test]
