@@ -1275,3 +1275,32 @@ fn what_a_cluster_client_sends_to_every_node_about_functions_is_done_once_and_re
     let alive: Vec<_> = (1..=3).filter(|node| *node != leader && *node != 1).collect();
     assert_eq!(ask(&mut nodes, alive[0], &load("other", "a")), "$5 other");
 }
+
+/// That a node holds nothing of a group is believed of the time when it said so. If it has been a member since, it must
+/// say so again before it becomes one again.
+#[test]
+fn a_node_that_was_let_go_at_once_comes_again_when_it_says_that_it_holds_nothing() {
+    const VACANT: u8 = 44;
+    let mut settings = Settings::default();
+    settings.set("replicas", "2").expect("a parameter of ours");
+    let mut host = Host::of_nodes_placed(3, settings, 1, &[1], &[(GroupId(1), &[1, 2]), (GroupId(2), &[1, 3])]);
+    let client = host.connect(0);
+    let is_member = |host: &Host| {
+        let told = host.log.iter().rfind(|line| line.starts_with("group 1: voters "));
+        told.is_some_and(|line| line.ends_with("learners [2]"))
+    };
+    let pass = |host: &mut Host, tenths: u64| (0..tenths).for_each(|_| host.pass(Duration::from_millis(100)));
+    pass(&mut host, 20);
+    assert!(!is_member(&host), "it has not said anything: {:?}", host.log);
+    host.hear(NodeId(2), GroupId(1), &[VACANT, 1]);
+    pass(&mut host, 3);
+    assert!(is_member(&host), "{:?}", host.log);
+    for nodes in ["1 3", "1 2"] {
+        assert_eq!(host.run(client, &format!("HOLDFAST PLACE 1 {nodes}")), "+OK");
+        pass(&mut host, 4);
+        assert!(!is_member(&host), "{nodes}: {:?}", host.log);
+    }
+    host.hear(NodeId(2), GroupId(1), &[VACANT, 1]);
+    pass(&mut host, 3);
+    assert!(is_member(&host), "{:?}", host.log);
+}

@@ -97,7 +97,7 @@ impl Host {
         Self::of_nodes_placed(core_count, settings, node, voters, &[])
     }
 
-    /// The same where these groups are to live on these nodes.
+    /// The same where these groups should live on these nodes, which may be others than those that vote.
     pub fn of_nodes_placed(
         core_count: u16,
         settings: Settings,
@@ -218,9 +218,11 @@ impl Host {
     pub fn load_core(&mut self, core: usize, node: u64, voters: &[u64]) {
         let mut seed = GroupSeed::new(GroupId(core as u32), NodeId(node), empty_keyspace());
         seed.membership.voters = voters.to_vec();
-        if core == 0 && voters.len() > 1 {
+        if core == 0 && (voters.len() > 1 || !self.placed.is_empty()) {
             let mut roster = Roster::default();
-            voters.iter().for_each(|voter| assert!(roster.enlist(NodeId(*voter), Member::default())));
+            let placed = self.placed.iter().flat_map(|(_, nodes)| nodes);
+            let known: BTreeSet<u64> = voters.iter().chain(placed).copied().collect();
+            known.iter().for_each(|node| assert!(roster.enlist(NodeId(*node), Member::default())));
             for (group, nodes) in &self.placed {
                 assert!(roster.place(*group, nodes.iter().copied().collect()));
             }
