@@ -170,6 +170,9 @@ pub struct Context {
     pub core: CoreId,
     /// Cores of the node.
     pub core_count: u16,
+    /// Keyspaces that no group uses any more: what a checkpoint of the leader has taken the place of, or what a group
+    /// was to begin with that is there already. They are freed in steps.
+    pub(crate) unused: Vec<Keyspace>,
     /// Groups of the cluster, those that nobody leads yet among them. Of those that count for clients the map of slots
     /// knows.
     pub group_count: u32,
@@ -367,6 +370,7 @@ impl Core {
                 node,
                 core,
                 core_count,
+                unused: Vec::new(),
                 group_count,
                 slots: Arc::new(SlotMap::even(group_count)),
                 founds_groups,

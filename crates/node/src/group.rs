@@ -1715,7 +1715,7 @@ impl Group {
         let mut more = self.has_slices() && self.turn_slices(now, outlet);
         self.propose(now, outlet.context.moments.latest(), prng);
         more |= self.pump(now, outlet);
-        self.settle_taking(outlet.actions);
+        self.settle_taking(outlet);
         // Applying may have let waiting requests in, and reads that had to see what was applied.
         let asked = self.serve_reads(now, outlet);
         let proposed = self.propose(now, outlet.context.moments.latest(), prng);

@@ -27,9 +27,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use journal::{Append, RecoveredGroup};
-use keyspace::Moment;
+use keyspace::{Keyspace, Moment};
 use message::entry::{Born, Builder};
-use state::{FIRST, SplitOff, State};
+use state::{FIRST, SplitOff};
 use stdx::Level;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 
@@ -65,8 +65,6 @@ pub(crate) struct Splitting {
     passed: BTreeSet<GroupId>,
     /// This node may have lost what it had acknowledged before it was started.
     pub(crate) is_in_doubt: bool,
-    /// What groups were to begin with that are there already: it is freed in steps.
-    unused: Vec<State>,
 }
 
 impl Splitting {
@@ -110,6 +108,12 @@ fn first_entry(new: &NewGroup, level: Level) -> Entry {
 }
 
 impl Context {
+    /// No group uses this keyspace any more. It may be large, so it is freed in steps.
+    pub(crate) fn free_later(&mut self, mut keyspace: Keyspace) {
+        keyspace.clear(Moment::default());
+        self.unused.push(keyspace);
+    }
+
     /// True if all that changes in the cluster changes on this node, too: it holds every group, except those that have
     /// not split off yet and have their keys in another one.
     pub(crate) fn holds_all_that_changes(&self) -> bool {
@@ -145,7 +149,7 @@ impl Core {
             self.with_group(group, actions, |group, outlet| left = group.leave_for_split(now, outlet));
             let Some(known) = left else {
                 // It is more than a beginning already, or becomes so by a checkpoint.
-                self.free_later(new.split);
+                self.context.free_later(new.split.state.into_keyspace());
                 let home = router::core_of(parent, self.context.core_count);
                 return self.outbox.push(self.context.core, home, Mail::SplitKept { parent, group });
             };
@@ -169,30 +173,25 @@ impl Core {
         self.founding.begun.insert(group, Begun { membership, hard_state, entry, is_new, new: Some(new) });
     }
 
-    /// Nobody begins with this: it may hold as much as any group.
-    fn free_later(&mut self, SplitOff { mut state, .. }: SplitOff) {
-        state.vacate();
-        self.splitting.unused.push(state);
-    }
-
-    /// Bytes of what no group has begun with, and has not been freed yet.
+    /// Bytes of keyspaces that no group uses any more, and that have not been freed yet.
     pub(crate) fn unused_bytes(&self) -> u64 {
-        self.splitting.unused.iter().map(|state| state.keyspace().memory_bytes() as u64).sum()
+        self.context.unused.iter().map(|keyspace| keyspace.memory_bytes() as u64).sum()
     }
 
-    /// Frees a part of what no group has begun with. True if there is more. While groups are loaded nobody waits for
-    /// anything here: all of it goes at once.
+    /// Frees a part of the keyspaces that no group uses any more. True if there is more. While groups are loaded nobody
+    /// waits for anything here: all of it goes at once.
     pub(crate) fn free_unused(&mut self) -> bool {
-        if !self.is_loaded() {
-            self.splitting.unused.clear();
+        let is_loaded = self.is_loaded();
+        let unused = &mut self.context.unused;
+        if !is_loaded {
+            unused.clear();
         }
-        if let Some(state) = self.splitting.unused.last_mut() {
-            let moment = state.moment();
-            if !state.upkeep().collect(moment, limits::FREED_PER_TURN) {
-                self.splitting.unused.pop();
-            }
+        if let Some(keyspace) = unused.last_mut()
+            && !keyspace.collect(Moment::default(), limits::FREED_PER_TURN)
+        {
+            unused.pop();
         }
-        !self.splitting.unused.is_empty()
+        !unused.is_empty()
     }
 
     /// Gives a group that was found on the disk what it begins with, if it needs that. None if that has yet to come.
@@ -273,9 +272,9 @@ impl Core {
 mod tests {
     use std::sync::Arc;
 
-    use keyspace::{Keyspace, Layout, Options, Tuning};
+    use keyspace::{Layout, Options, Tuning};
     use resp::{Args, Protocol, Span};
-    use state::{Beginnings, Position};
+    use state::{Beginnings, Position, State};
     use stdx::{Instant, Levels, UnixMillis};
 
     use super::*;
@@ -331,7 +330,7 @@ mod tests {
         core.take_split_off(new, &mut actions);
         let mut sizes = vec![core.unused_bytes()];
         assert!(sizes[0] > 1 << 20, "{sizes:?}");
-        while !core.splitting.unused.is_empty() {
+        while !core.context.unused.is_empty() {
             core.step(now, Event::Turn, &mut actions);
             sizes.push(core.unused_bytes());
         }

@@ -230,16 +230,24 @@ impl State {
         self.mark_slots();
     }
 
-    /// Takes over a checkpoint in place of all there is.
+    /// Takes over a checkpoint in place of all there is. Answers the keyspace that was there: to drop it at once may
+    /// take long.
     ///
     /// # Panics
     /// As [`State::load`].
-    pub fn replace(&mut self, keyspace: Keyspace, saved: &[u8], position: Position) {
-        self.keyspace = keyspace;
+    #[must_use]
+    pub fn replace(&mut self, keyspace: Keyspace, saved: &[u8], position: Position) -> Keyspace {
+        let old = std::mem::replace(&mut self.keyspace, keyspace);
         self.load(saved, position);
         if let Some(recorder) = &mut self.recorder {
             recorder.skip(self.applied.index);
         }
+        old
+    }
+
+    /// Ends this state, and answers its keyspace.
+    pub fn into_keyspace(self) -> Keyspace {
+        self.keyspace
     }
 
     /// Gives everything up: what it was before the first entry. The memory of keys is given back in steps.

@@ -91,7 +91,7 @@ impl Group {
         }
         // One that a leader is giving would pass over what the new group begins with.
         if !self.is_installing() {
-            self.stop_taking(outlet.actions);
+            self.stop_taking(outlet);
         }
         self.note_moved(split.moved.clone());
         self.splits.unkept.insert(group);
@@ -155,7 +155,7 @@ impl Group {
         if !self.was_never_anything() {
             return None;
         }
-        self.stop_taking(outlet.actions);
+        self.stop_taking(outlet);
         self.decline_all(now, outlet);
         Some(self.replica.vacated_hard_state())
     }

@@ -245,7 +245,7 @@ impl Group {
                 taking.heard = now.instant;
             }
             _ => {
-                self.stop_taking(outlet.actions);
+                self.stop_taking(outlet);
                 self.stop_checkpoint(outlet.actions);
                 let id = self.checkpointing.next_id();
                 let mark = CheckpointMark { index, term, membership };
@@ -308,7 +308,7 @@ impl Group {
                 let mut looked_at = State::new(self.id, groups, keyspace);
                 looked_at.load(saved, state::Position::default());
                 if outlet.context.keep(looked_at.level(), outlet.actions).is_err() {
-                    return self.stop_taking(outlet.actions);
+                    return self.stop_taking(outlet);
                 }
                 taking.state = saved.to_vec();
                 true
@@ -319,7 +319,7 @@ impl Group {
         if !is_sound {
             let line = format!("group {}: node {} sent a chunk of a checkpoint that is none", self.id.0, from.0);
             outlet.actions.push(Action::Log { level: Level::Warning, line });
-            self.stop_taking(outlet.actions);
+            self.stop_taking(outlet);
             return;
         }
         taking.is_writing = true;
@@ -335,7 +335,7 @@ impl Group {
             return;
         }
         if now.instant.since(taking.heard) > limits::TRANSFER_PATIENCE {
-            self.stop_taking(outlet.actions);
+            self.stop_taking(outlet);
         } else if now.instant.since(taking.asked) >= limits::TRANSFER_RETRY {
             self.pull(now, outlet);
         }
@@ -371,17 +371,18 @@ impl Group {
         true
     }
 
-    pub(super) fn stop_taking(&mut self, actions: &mut Vec<Action>) {
-        if let Some(taking) = self.taking.take() {
-            actions.push(Action::Checkpoint { group: self.id, id: taking.id, step: CheckpointStep::Abandon });
+    pub(super) fn stop_taking(&mut self, outlet: &mut Outlet<'_>) {
+        if let Some(Taking { id, keyspace, .. }) = self.taking.take() {
+            outlet.context.free_later(keyspace);
+            outlet.actions.push(Action::Checkpoint { group: self.id, id, step: CheckpointStep::Abandon });
         }
     }
 
     /// After the replica has been told: whether it took the checkpoint over or not.
-    pub(super) fn settle_taking(&mut self, actions: &mut Vec<Action>) {
+    pub(super) fn settle_taking(&mut self, outlet: &mut Outlet<'_>) {
         if self.has_come() {
             // It has what the checkpoint holds by other ways, or knows a later leader.
-            self.stop_taking(actions);
+            self.stop_taking(outlet);
         }
     }
 
@@ -421,7 +422,8 @@ impl Group {
             self.inflight_bytes -= batch.byte_count;
             self.fail_unknown(batch, outlet);
         }
-        self.state.replace(keyspace, &state, state::Position { index: mark.index, term: mark.term });
+        let position = state::Position { index: mark.index, term: mark.term };
+        outlet.context.free_later(self.state.replace(keyspace, &state, position));
         self.state.upkeep().set_tuning(outlet.context.settings.tuning());
         self.state.upkeep().listen(outlet.context.noted());
         // Nobody knows which keys have changed.
@@ -431,9 +433,9 @@ impl Group {
         outlet.context.places[self.id.0 as usize] = Place { index: mark.index, unix: self.moment().unix };
         outlet.context.hear(self.moment().unix);
         self.membership_applied = mark.membership;
+        self.is_member_by_log = false;
         self.lost_commit = 0;
         (self.first_index, self.recovered_index) = (mark.index, mark.index);
-        self.is_member_by_log = false;
         self.log_bytes = 0;
         self.altered_saved = self.state.keyspace().altered_count();
         self.marked_index = mark.index;

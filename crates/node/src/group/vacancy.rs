@@ -237,7 +237,7 @@ impl Group {
     }
 
     fn begin_vacating(&mut self, outlet: &mut Outlet<'_>) {
-        self.stop_taking(outlet.actions);
+        self.stop_taking(outlet);
         self.stop_checkpoint(outlet.actions);
         self.vacancy.stage = Stage::Vacating;
         self.vacancy.is_let_go = false;

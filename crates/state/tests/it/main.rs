@@ -170,7 +170,7 @@ fn what_is_saved_is_loaded_and_what_was_there_before_is_gone() {
     let before = TransactionId { gateway: GATEWAY, number: 77 };
     second.apply(Log::default().entry(9_000, |builder| builder.refuse(before)), &mut Ignored);
     assert_eq!(second.outcome(before), Some(false));
-    second.replace(copied, &saved, first.applied());
+    drop(second.replace(copied, &saved, first.applied()));
     assert_eq!(second.digest(), first.digest());
     assert_eq!(second.applied(), Position { index: 3, term: 1 });
     assert_eq!(second.moment().unix, UnixMillis(3_000), "the clock of what was there before does not count");
@@ -205,9 +205,9 @@ fn a_level_comes_with_the_log_and_is_saved_where_an_older_version_expects_nothin
     // The level, that no participants of transactions are kept, and that no group has split off.
     assert_eq!(saved.len(), saved_before.len() + 3, "at level 1 there is nothing that an older version does not know");
     let mut second = state();
-    second.replace(keyspace(), &saved, first.applied());
+    assert_eq!(second.replace(keyspace(), &saved, first.applied()).digest(), keyspace().digest());
     assert_eq!(second.level(), Level(2));
-    second.replace(keyspace(), &saved_before, Position { index: 1, term: 1 });
+    drop(second.replace(keyspace(), &saved_before, Position { index: 1, term: 1 }));
     assert_eq!(second.level(), Level(1));
 }
 
