@@ -29,6 +29,11 @@ impl Fault {
         Self { file: file.to_owned(), offset: None, what: what.into(), cause: None }
     }
 
+    /// The place in the file, where there is one.
+    pub fn offset(&self) -> Option<u64> {
+        self.offset
+    }
+
     /// True if somebody else has made the file.
     pub fn is_taken(&self) -> bool {
         self.cause.as_ref().is_some_and(|cause| cause.kind() == io::ErrorKind::AlreadyExists)

@@ -93,6 +93,18 @@ impl Frames {
         Ok(Some((offset, header)))
     }
 
+    /// True if a frame begins behind this place.
+    fn continues_behind(&self, offset: u64) -> Result<bool, Fault> {
+        let start = offset + 1;
+        let mut rest = vec![0; self.length.saturating_sub(start) as usize];
+        self.file.read_exact_at(&mut rest, start).map_err(|error| Fault::io("read", &self.path, error))?;
+        let mut places = rest.windows(FRAME_HEADER_BYTES).zip(start..);
+        Ok(places.any(|(bytes, offset)| {
+            let bytes = bytes.try_into().expect("a header's bytes");
+            FrameHeader::decode(self.seed, offset, bytes).is_some()
+        }))
+    }
+
     /// The content of a frame.
     fn content(&self, offset: u64, header: &FrameHeader) -> Result<Bytes, Fault> {
         let mut body = vec![0; header.body_bytes as usize];
@@ -157,6 +169,15 @@ impl LogFile {
             term: header.term,
             moment: header.moment,
         }))
+    }
+
+    /// True if there are frames behind one that does not verify. Each is on disk before the next one is written, so a
+    /// write that was cut short has none behind it: this one has been damaged.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn continues_behind(&self, frame: u64) -> Result<bool, Fault> {
+        self.frames.continues_behind(frame)
     }
 
     /// The entries of a frame.

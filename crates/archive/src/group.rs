@@ -122,6 +122,27 @@ impl Archive {
         Ok(())
     }
 
+    /// What is damaged at the end of a group's last log, with more behind it. That is no write which was cut short.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn damage_at_end(&self, group: u32) -> Result<Option<Fault>, Fault> {
+        let mut listing = Listing::default();
+        self.list_into(group, "log-", "", &mut listing)?;
+        let Some(last) = listing.logs.iter().max_by_key(|log| log.first) else { return Ok(None) };
+        let mut log = LogFile::open(self, group, &last.path)?;
+        loop {
+            match log.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(None),
+                Err(fault) => {
+                    let Some(offset) = fault.offset() else { return Err(fault) };
+                    return Ok(log.continues_behind(offset)?.then_some(fault));
+                }
+            }
+        }
+    }
+
     /// Where the archive of a group ends.
     ///
     /// # Errors
@@ -231,13 +252,15 @@ pub struct GroupReader {
     open: Option<(usize, LogFile)>,
     /// The last file that was read to its end, and why that was its end.
     done: Option<(usize, Option<Fault>)>,
+    /// That has more behind what does not verify.
+    is_damaged: bool,
 }
 
 impl GroupReader {
     /// Reads from this entry on.
     pub fn new(archive: &Archive, group: u32, listing: &Listing, first: u64) -> Self {
         let logs = listing.logs.clone();
-        Self { archive: archive.clone(), group, logs, next: first, open: None, done: None }
+        Self { archive: archive.clone(), group, logs, next: first, open: None, done: None, is_damaged: false }
     }
 
     /// Index of the entry that comes next.
@@ -248,7 +271,7 @@ impl GroupReader {
     /// Passes over what is before this entry: after a [`Problem`], to see what else there is.
     pub fn skip_to(&mut self, index: u64) {
         self.next = index;
-        (self.open, self.done) = (None, None);
+        (self.open, self.done, self.is_damaged) = (None, None, false);
     }
 
     /// Index of the first entry of a file behind the present place.
@@ -291,7 +314,11 @@ impl GroupReader {
     }
 
     fn close(&mut self, fault: Option<Fault>) {
-        let (position, _) = self.open.take().expect("it was open");
+        let (position, log) = self.open.take().expect("it was open");
+        // What cannot be read is no write that was cut short either.
+        let is_damage =
+            |fault: &Fault| fault.offset().is_none_or(|offset| log.continues_behind(offset).unwrap_or(true));
+        self.is_damaged = fault.as_ref().is_some_and(is_damage);
         self.done = Some((position, fault));
     }
 
@@ -308,6 +335,7 @@ impl GroupReader {
         }
         let fault = done.and_then(|(_, fault)| fault);
         match (self.logs.get(position), fault) {
+            (None, Some(fault)) if self.is_damaged => Err(Problem::Fault(fault)),
             (None, fault) => Ok(Some(Next::End(fault))),
             (Some(_), Some(fault)) => Err(Problem::Fault(fault)),
             (Some(later), None) if later.previous < self.next => Err(Problem::Gap(self.next, later.first - 1)),

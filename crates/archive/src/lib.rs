@@ -126,6 +126,34 @@ mod tests {
     }
 
     #[test]
+    fn damage_within_the_last_file_is_told_from_a_write_that_was_cut_short() {
+        let scratch = Scratch::new("end");
+        let archive = scratch.archive();
+        let mut writer = GroupWriter::open(&archive, 1, 1, 3).unwrap();
+        (0..5).for_each(|frame| append(&mut writer, 10 * frame + 1, 10 * frame + 10));
+        let path = scratch.log(1);
+        let whole = fs::read(&path).unwrap();
+        let frames = |upto: u64| {
+            let mut log = LogFile::open(&archive, 1, &path).unwrap();
+            (0..upto).map(|_| log.next().unwrap().unwrap().offset as usize).last().unwrap()
+        };
+        let (second, last) = (frames(2), frames(5));
+        for (place, is_damage) in [(second, true), (second + FRAME_HEADER_BYTES, true), (last, false)] {
+            let mut damaged = whole.clone();
+            damaged[place + 3] ^= 1;
+            fs::write(&path, &damaged).unwrap();
+            let (found, end) = read(&archive, 1);
+            assert_eq!(found.len(), if place == last { 40 } else { 10 });
+            assert_eq!(matches!(end, Err(Problem::Fault(_))), is_damage, "at {place}: {end:?}");
+            let is_told = archive.damage_at_end(1).unwrap().is_some();
+            assert_eq!(is_told, place == second, "a body is only read when its entries are wanted");
+            fs::write(&path, &whole).unwrap();
+        }
+        fs::write(&path, &whole[..whole.len() - 9]).unwrap();
+        assert!(matches!(read(&archive, 1).1, Ok(Some(_))) && archive.damage_at_end(1).unwrap().is_none());
+    }
+
+    #[test]
     fn a_base_reads_back_and_tells_what_is_damaged() {
         let scratch = Scratch::new("base");
         let archive = scratch.archive();

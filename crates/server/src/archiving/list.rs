@@ -21,7 +21,7 @@ pub(super) fn run(view: &View) -> Result<()> {
         let (last, bytes) = (grouped(group.end.index), grouped(group.bytes()));
         say_line!("{number:>5} {from:<25} {to:<25} {last:>12} {bytes:>16} {}", group.files());
     }
-    for fault in view.groups.iter().flat_map(|group| &group.listing.faults) {
+    for fault in view.groups.iter().flat_map(|group| group.listing.faults.iter().chain(&group.damage)) {
         say_line!("damaged: {fault}");
     }
     if let Some(told) = view.told_changes() {

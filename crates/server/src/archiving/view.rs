@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow, bail, ensure};
-use archive::{Archive, ChangesInfo, End, GroupReader, Key, Listing, Next, Place, Problem};
+use archive::{Archive, ChangesInfo, End, Fault, GroupReader, Key, Listing, Next, Place, Problem};
 use node::entry::Born;
 use state::cut::moment_of_entry;
 use stdx::log::{Entry, EntryKind};
@@ -28,6 +28,8 @@ pub(super) struct GroupView {
     pub(super) earliest: Option<UnixMillis>,
     /// All of its log is there, and what that begins with.
     is_whole: bool,
+    /// Where its last log is damaged, with more behind that.
+    pub(super) damage: Option<Fault>,
     /// It came into being while the archive was kept, and is whole: before its log there was no such group.
     pub(super) is_founded: bool,
 }
@@ -44,6 +46,7 @@ impl View {
         let mut groups = Vec::new();
         for group in 0..archive.group_count()? {
             let (listing, end) = (archive.list(group)?, archive.end(group)?);
+            let damage = archive.damage_at_end(group)?;
             let mut born = None;
             let mut earliest = listing.bases.first().map(|base| base.moment);
             let begins_with_first = listing.logs.first().is_some_and(|log| log.first == 1);
@@ -69,7 +72,7 @@ impl View {
                 earliest = listing.bases.first().map(|base| base.moment);
             }
             let is_founded = is_whole && group >= archive.manifest().groups;
-            groups.push(GroupView { listing, end, earliest, is_whole, is_founded });
+            groups.push(GroupView { listing, end, earliest, damage, is_whole, is_founded });
         }
         let changes = archive.list_changes()?;
         Ok(Self { archive, groups, changes })
@@ -120,7 +123,15 @@ impl View {
         let (first, last) = self.range()?;
         let place = self.archive.place();
         match wanted {
-            None => Ok(last),
+            None => match self.groups.iter().find_map(|group| group.damage.as_ref()) {
+                // It looks as if nothing had been done since.
+                Some(fault) => bail!(
+                    "{fault}. What was written behind that cannot be read: to go back to the last moment before it, give \
+                     --at '{}'",
+                    edge::utc(last)
+                ),
+                None => Ok(last),
+            },
             Some(wanted) if wanted < first => bail!(
                 "archive {place}: it begins at {}, after {}: the nearest moment is --at '{}'",
                 edge::utc(first),
