@@ -13,13 +13,31 @@ use crate::tls::Stream;
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 64 * 1024;
 
+/// A request as errors name it: the command and its subcommand. What follows may be a password.
+pub fn named<W: AsRef<[u8]>>(words: &[W]) -> String {
+    let first = words.first().map_or(&b""[..], AsRef::as_ref);
+    let has_secret_next = [&b"AUTH"[..], b"HELLO"].iter().any(|name| first.eq_ignore_ascii_case(name));
+    let shown = words.iter().take(if has_secret_next { 1 } else { 2 });
+    shown.map(|word| String::from_utf8_lossy(word.as_ref())).collect::<Vec<_>>().join(" ")
+}
+
 /// One connection.
 pub struct Connection {
     stream: Stream,
     decoder: FrameDecoder,
     chunk: Vec<u8>,
+    /// Something has come.
+    has_heard: bool,
     /// The server has said that it is not the one to ask.
     pub misplaced: bool,
+}
+
+/// An error of a socket with a time limit, in words: the system says that it should be tried again.
+pub fn in_time(error: io::Error, late: &str) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => io::Error::new(error.kind(), late),
+        _ => error,
+    }
 }
 
 impl Connection {
@@ -39,7 +57,8 @@ impl Connection {
 
     /// Over a stream that is there already.
     pub fn over(stream: Stream) -> Self {
-        Self { stream, decoder: FrameDecoder::new(), chunk: vec![0; CHUNK_BYTES], misplaced: false }
+        let (decoder, chunk) = (FrameDecoder::new(), vec![0; CHUNK_BYTES]);
+        Self { stream, decoder, chunk, has_heard: false, misplaced: false }
     }
 
     /// From now on.
@@ -63,11 +82,19 @@ impl Connection {
                 return Ok(frame);
             }
             match self.stream.read(&mut self.chunk) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(length) => self.decoder.extend(&self.chunk[..length]),
+                Ok(0) => {
+                    let hint =
+                        if self.has_heard { "" } else { " without an answer (a port for TLS does that: see --tls)" };
+                    let what = format!("the server closed the connection{hint}");
+                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+                }
+                Ok(length) => {
+                    self.has_heard = true;
+                    self.decoder.extend(&self.chunk[..length]);
+                }
                 // A socket with a time limit is not asked again by the system after a signal.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(in_time(error, "there was no reply in time")),
             }
         }
     }

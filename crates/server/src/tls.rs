@@ -8,6 +8,8 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use edge::{ClientOptions, ClientSecurity, SecureStream};
 
+use crate::connection::in_time;
+
 /// How connections to servers are secured.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct TlsArguments {
@@ -62,7 +64,10 @@ impl Stream {
         socket.set_write_timeout(Some(patience))?;
         Ok(match security {
             None => Self::Plain(socket),
-            Some(security) => Self::Tls(Box::new(security.connect(socket)?)),
+            Some(security) => {
+                let late = "there was no answer in time: does this port speak TLS?";
+                Self::Tls(Box::new(security.connect(socket).map_err(|error| in_time(error, late))?))
+            }
         })
     }
 

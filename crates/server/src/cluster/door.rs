@@ -8,7 +8,7 @@ use clap::Args;
 use resp::Frame;
 use serde_json::{Map, Value};
 
-use crate::connection::Connection;
+use crate::connection::{Connection, named};
 use crate::login::Login;
 
 /// A node that says nothing for so long is not asked further.
@@ -83,7 +83,7 @@ impl Door {
 
 /// The answer to one request; an error reply is an error.
 pub fn ask(connection: &mut Connection, words: &[&str]) -> Result<Frame> {
-    match connection.call(words).with_context(|| format!("{} was not answered", words.join(" ")))? {
+    match connection.call(words).with_context(|| format!("{} was not answered", named(words)))? {
         Frame::Error(text) => bail!("{}", String::from_utf8_lossy(&text)),
         reply => Ok(reply),
     }

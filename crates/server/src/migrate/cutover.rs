@@ -10,7 +10,7 @@ use super::check::{config, databases_of, is_master, offset_of};
 use super::source::{Address, ask, info};
 use super::target::{Phase, RECORD, Record, TargetArguments, read_record};
 use super::{PATIENCE, WRITER_SILENCE, age_of, cluster};
-use crate::connection::Connection;
+use crate::connection::{Connection, named};
 
 /// A target that is further behind is not ready.
 const LAG_MS_MAX: u64 = 5_000;
@@ -95,7 +95,7 @@ pub fn is_ended_by_another(target: &mut Connection) -> bool {
 /// # Errors
 /// If there is none.
 pub fn call(connection: &mut Connection, words: &[&str]) -> Result<Frame> {
-    connection.call(words).with_context(|| format!("{} was not answered", words.join(" ")))
+    connection.call(words).with_context(|| format!("{} was not answered", named(words)))
 }
 
 /// Waits until the target has all that the source has written, and answers how much that is.

@@ -15,7 +15,7 @@ use edge::{ClientOptions, ClientSecurity};
 use resp::{Frame, encode_request};
 
 use super::spool::SpoolWriter;
-use crate::connection::Connection;
+use crate::connection::{Connection, named};
 use crate::login;
 use crate::tls::Stream;
 
@@ -137,12 +137,7 @@ impl Address {
 /// # Errors
 /// The same, and those of the connection.
 pub fn ask<W: AsRef<[u8]>>(connection: &mut Connection, words: &[W]) -> Result<Frame> {
-    let name = || {
-        // What follows AUTH is for nobody's eyes.
-        let shown = if words[0].as_ref() == b"AUTH" { 1 } else { 2 };
-        let shown = words.iter().take(shown).map(|word| String::from_utf8_lossy(word.as_ref()));
-        shown.collect::<Vec<_>>().join(" ")
-    };
+    let name = || named(words);
     match connection.call(words).with_context(|| format!("{} was not answered", name()))? {
         Frame::Error(text) => bail!("{} is refused: {}", name(), String::from_utf8_lossy(&text)),
         reply => Ok(reply),
