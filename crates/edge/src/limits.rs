@@ -354,6 +354,9 @@ pub const SITE_BATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Steps that are read ahead so that batches become large where a second site is behind.
 pub const SITE_STEPS_AHEAD: usize = 5_000;
 
+/// So long a near site may be silent before what is shown of it counts as older: several times the interval below.
+pub const SITE_SILENCE_MIN: Duration = Duration::from_secs(2);
+
 /// How often a second site is told how far the near one is.
 pub const SITE_STATE_INTERVAL: Duration = Duration::from_millis(500);
 

@@ -39,7 +39,7 @@ use stdx::UnixMillis;
 use crate::connection::Stream;
 use crate::host::Host;
 use crate::lead::tape_bytes;
-use crate::limits::{SITE_KEPT_PATIENCE, SITE_SYNC_INTERVAL, STREAM_WAITING_BYTES_MAX};
+use crate::limits::{SITE_KEPT_PATIENCE, SITE_SILENCE_MIN, SITE_SYNC_INTERVAL, STREAM_WAITING_BYTES_MAX};
 use backlog::{Backlog, Segment};
 
 pub(crate) use changes::run as tell_changes;
@@ -63,6 +63,8 @@ pub struct Site {
     /// What the archive has of changes, if there is one.
     shelf: Option<shelf::Shelf>,
     figures: Mutex<SiteFigures>,
+    /// When the near site was heard last by the thread that follows it, or that thread began.
+    near_heard: Mutex<Option<Instant>>,
 }
 
 /// What the thread is told.
@@ -110,6 +112,7 @@ pub fn prepare(settings: &Settings, cluster: u128) -> (Site, Prepared) {
         changed: Condvar::new(),
         shelf: shelf::Shelf::of(settings),
         figures: Mutex::default(),
+        near_heard: Mutex::default(),
     };
     (site, Prepared(heard))
 }
@@ -168,12 +171,18 @@ impl Site {
 
     /// How things are.
     pub fn report(&self) -> SiteFigures {
-        lock(&self.figures).clone()
+        let mut figures = lock(&self.figures).clone();
+        let silence = lock(&self.near_heard).map(|heard| heard.elapsed());
+        if let (Some(following), Some(silence)) = (&mut figures.following, silence) {
+            age(following, silence);
+        }
+        figures
     }
 
-    /// How the cluster is that this one follows.
-    fn tell_following(&self, following: &SiteFollowing) {
+    /// How the cluster is that this one follows, and when it was heard last.
+    fn tell_following(&self, following: &SiteFollowing, heard: Instant) {
         lock(&self.figures).following = Some(following.clone());
+        *lock(&self.near_heard) = Some(heard);
     }
 
     /// The moment behind which changes are kept here, and the one up to which they are known. None until all groups
@@ -347,6 +356,35 @@ impl Site {
         if !kept.is_over {
             // How long it was is of no importance.
             drop(self.changed.wait_timeout(kept, patience));
+        }
+    }
+}
+
+/// What is shown grows older while the near site is not heard, whatever it lacked then.
+fn age(following: &mut SiteFollowing, silence: Duration) {
+    let is_following = matches!(following.state, "connecting" | "copying" | "following");
+    if is_following && silence >= SITE_SILENCE_MIN {
+        following.lag_ms = following.lag_ms.saturating_add(u64::try_from(silence.as_millis()).unwrap_or(u64::MAX));
+        following.catch_up_ms = -1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_grows_older_while_the_near_site_is_not_heard() {
+        for (state, silence_ms, expected) in [
+            ("following", 1_900, (7, 0)),
+            ("following", 9_000, (9_007, -1)),
+            ("connecting", 9_000, (9_007, -1)),
+            ("standing-by", 9_000, (7, 0)),
+            ("promoted", 9_000, (7, 0)),
+        ] {
+            let mut following = SiteFollowing { state, lag_ms: 7, ..SiteFollowing::default() };
+            age(&mut following, Duration::from_millis(silence_ms));
+            assert_eq!((following.lag_ms, following.catch_up_ms), expected, "{state}, {silence_ms}");
         }
     }
 }

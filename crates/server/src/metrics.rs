@@ -381,6 +381,22 @@ const ALERTS: &[Alert] = &[
         description: "`INFO cluster` and `holdfast cluster timeline` tell why it was cut.",
     },
     Alert {
+        name: "HoldfastArchiveBehind",
+        expression: "holdfast_archive_up == 0 or holdfast_archive_lag_seconds > 60",
+        lasts: "2m",
+        severity: "warning",
+        summary: "{{ $labels.instance }} does not write its archive",
+        description: "The log is kept for it up to a bound: `INFO persistence` tells why in archive_fault.",
+    },
+    Alert {
+        name: "HoldfastSiteBehind",
+        expression: "holdfast_site_lag_seconds > 60",
+        lasts: "2m",
+        severity: "warning",
+        summary: "The second site at {{ $labels.instance }} is {{ $value }} s behind",
+        description: "A promotion now would lose as much. `holdfast site status` tells whether the line is up.",
+    },
+    Alert {
         name: "HoldfastSyncSlow",
         expression: "holdfast_log_unsynced_seconds > 2",
         lasts: "1m",

@@ -187,7 +187,13 @@ fn status(far: &FarArguments) -> Result<()> {
     say_line!("link          {}", if record.is_heard() { "up" } else { "down" });
     say_line!("shows         {}", at(record.number("moment-ms")));
     let age_s = (now_ms() - record.number("heard-ms")).max(0) as f64 / 1e3;
-    say_line!("lacks         {} as heard {age_s:.1} s ago", record.lack().unwrap_or_else(|| "nothing".to_owned()));
+    match record.number("heard-ms") {
+        0 => say_line!("lacks         everything: the first site was never heard"),
+        _ => say_line!(
+            "lacks         {} as heard {age_s:.1} s ago",
+            record.lack().unwrap_or_else(|| "nothing".to_owned())
+        ),
+    }
     let count = |name| grouped(record.number(name).unsigned_abs());
     say_line!("carried out   {} requests in {} changes", count("requests"), count("transactions"));
     if !field("site_line_raw_bytes").is_empty() {

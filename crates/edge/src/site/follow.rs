@@ -82,6 +82,7 @@ pub(crate) fn start(host: &Arc<Host>, settings: &Settings) -> Result<(), Fault> 
         login,
         writer,
         figures: SiteFollowing { state: "connecting", ..SiteFollowing::default() },
+        heard: Instant::now(),
         gone: BTreeSet::new(),
         drain: (Instant::now(), 0),
     };
@@ -215,6 +216,8 @@ struct Following {
     /// Names this process.
     writer: String,
     figures: SiteFollowing,
+    /// When the near site was heard last, or this began.
+    heard: Instant,
     /// Addresses at which what is lacking is not there any more.
     gone: BTreeSet<usize>,
     /// When, and how many bytes were lacking then: how fast it catches up.
@@ -273,7 +276,7 @@ impl Following {
     }
 
     fn publish(&self) {
-        self.host.site.tell_following(&self.figures);
+        self.host.site.tell_following(&self.figures, self.heard);
     }
 
     /// Follows over one line, until it is cut.
@@ -307,6 +310,11 @@ impl Following {
             ..found.clone().unwrap_or_default()
         };
         own.take_over(found.as_ref(), &record)?;
+        if self.figures.moment_ms == 0 && record.heard_ms > 0 {
+            // Another process has heard it.
+            let silence = Duration::from_millis((now - record.heard_ms).max(0).cast_unsigned());
+            self.heard = self.heard.min(Instant::now().checked_sub(silence).unwrap_or(self.heard));
+        }
         self.figures.moment_ms = record.moment_ms;
         let needs_copy = record.phase != "following" || self.gone.len() == self.addresses.len();
         let place = (!needs_copy).then(|| {
@@ -559,6 +567,7 @@ impl Link<'_> {
                 Frame::Piece(_) => return Err(End::Cut("a piece of no copy has come".to_owned())),
             }
             self.sweep_some()?;
+            self.following.heard = Instant::now();
             let figures = &mut self.following.figures;
             (figures.raw_bytes, figures.carried_bytes) = self.line.counts();
             self.following.publish();
@@ -710,6 +719,7 @@ impl Link<'_> {
                 Frame::Refused { why, .. } => return Err(End::Cut(why)),
                 _ => return Err(End::Cut("something else came in the middle of a copy".to_owned())),
             }
+            self.following.heard = Instant::now();
             let figures = &mut self.following.figures;
             figures.pending_bytes = left;
             (figures.raw_bytes, figures.carried_bytes) = self.line.counts();
