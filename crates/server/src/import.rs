@@ -230,7 +230,7 @@ impl Plan<'_> {
             );
         }
         if !self.replace && !self.resume {
-            ensure_empty(connection)?;
+            ensure_empty(connection).context("import into an empty server, or use --replace")?;
         }
         if findings.is_log {
             // A later request may still use a key that has expired by our clock.
@@ -334,17 +334,12 @@ pub fn ensure_empty(connection: &mut Connection) -> Result<()> {
         }
         match connection.call(&["DBSIZE"]).context("the server has hung up")? {
             Frame::Integer(0) => {}
-            Frame::Integer(count) => bail!(
-                "the server holds {count} keys in database {database}: import into an empty one, or use --replace"
-            ),
+            Frame::Integer(count) => bail!("the server holds {count} keys in database {database}"),
             reply => bail!("the server does not say how many keys it holds: {reply}"),
         }
     }
     let libraries = connection.call(&["FUNCTION", "LIST"]).context("the server has hung up")?;
-    ensure!(
-        libraries.elements().is_none_or(<[Frame]>::is_empty),
-        "the server holds functions: import into an empty one, or use --replace"
-    );
+    ensure!(libraries.elements().is_none_or(<[Frame]>::is_empty), "the server holds functions");
     Ok(())
 }
 

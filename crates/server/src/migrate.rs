@@ -189,6 +189,8 @@ fn run_check(both: &BothArguments) -> Result<()> {
 }
 
 fn run_start(start: &StartArguments) -> Result<()> {
+    let spool = &start.spool_dir;
+    ensure!(spool.is_dir(), "--spool-dir {}: there is no such directory", spool.display());
     let over = Arc::clone(&start.both.target.over);
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&over))?;

@@ -159,13 +159,9 @@ impl Plan<'_> {
                     "the migration has failed: {}; --resync empties the target and copies again",
                     found.error
                 );
-                ensure!(
-                    age_of(&found) > WRITER_SILENCE || self.may_empty,
-                    "another process {} {} ({}): end it first, or ask again five seconds after its end",
-                    if found.phase == Phase::Loading { "copies" } else { "follows" },
-                    found.from,
-                    found.writer
-                );
+                if !self.may_empty {
+                    self.wait_for_the_end_of_another(&mut kept, &found)?;
+                }
                 Record { from: self.address.place.clone(), writer, written_ms: now_ms(), ..found }
             }
         };
@@ -174,6 +170,23 @@ impl Plan<'_> {
             ask(connection, &["CONFIG", "SET", "import-mode", "yes"]).map(|_| ())
         })?;
         Target::take(self.target, record)
+    }
+
+    /// A process that has just ended seems to be at work for some seconds.
+    fn wait_for_the_end_of_another(&self, kept: &mut Option<Connection>, found: &Record) -> Result<()> {
+        let begun = Instant::now();
+        while age_of(found) <= WRITER_SILENCE && begun.elapsed() <= WRITER_SILENCE && !is_over(self.over) {
+            thread::sleep(Duration::from_millis(200));
+            let now = insist(self.target, kept, read_record)?;
+            ensure!(
+                now.is_some_and(|now| now.written_ms == found.written_ms),
+                "another process {} {} ({}): end it first",
+                if found.phase == Phase::Loading { "copies" } else { "follows" },
+                found.from,
+                found.writer
+            );
+        }
+        Ok(())
     }
 
     /// One link, from its opening to its end.

@@ -113,7 +113,7 @@ fn an_rdb_file_comes_in_and_goes_back_with_every_value_as_it_was() {
 
     // A second time it would overwrite what is there.
     let told = fail(&["import", text(&dump), "--server", &address]);
-    assert!(told.contains("import into an empty one"), "{told}");
+    assert!(told.contains("import into an empty server"), "{told}");
     ours.show("SET text changed");
     succeed(&["import", "--replace", text(&dump), "--server", &address]);
     assert_eq!(contents(&mut ours), expected);
