@@ -133,6 +133,8 @@ enum CanaryName {
     ForgottenAnswer,
     /// Keep the locks of a node that is gone.
     ForgottenLock,
+    /// Keep what is reserved for a client that has watched it until its EXEC comes: with --levels.
+    EndlessReservation,
     /// Forget that a transaction was committed without asking who may still ask: with --levels.
     ForgottenOutcome,
     /// Leave prepared transactions out of checkpoints.
@@ -188,6 +190,7 @@ impl CanaryName {
             Self::ForgottenRead => Canary::ForgottenRead,
             Self::ForgottenAnswer => Canary::ForgottenAnswer,
             Self::ForgottenLock => Canary::ForgottenLock,
+            Self::EndlessReservation => Canary::EndlessReservation,
             Self::ForgottenOutcome => Canary::ForgottenOutcome,
             Self::ForgottenPrepared => Canary::ForgottenPrepared,
             Self::ForgottenRequestIds => Canary::ForgottenRequestIds,

@@ -1460,6 +1460,7 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::ForgottenRead => Some(Defect::ForgottenRead),
         Canary::ForgottenAnswer => Some(Defect::ForgottenAnswer),
         Canary::ForgottenLock => Some(Defect::ForgottenLock),
+        Canary::EndlessReservation => Some(Defect::EndlessReservation),
         Canary::ForgottenOutcome => Some(Defect::ForgottenOutcome),
         Canary::ForgottenPrepared => Some(Defect::ForgottenPrepared),
         Canary::ForgottenRequestIds => Some(Defect::ForgottenRequestIds),

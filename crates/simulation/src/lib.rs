@@ -55,6 +55,8 @@ pub enum Canary {
     ForgottenAnswer,
     /// Locks of a gateway that is gone are kept.
     ForgottenLock,
+    /// What is reserved for a client that has watched it stays reserved until its EXEC.
+    EndlessReservation,
     /// It is forgotten that a transaction was committed without asking who may still ask.
     ForgottenOutcome,
     /// Checkpoints leave out the transactions that are prepared.

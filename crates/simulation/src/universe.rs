@@ -208,6 +208,8 @@ pub struct Universe {
     /// Since when all groups have been led, in peace.
     led_since: Option<u64>,
     seen_locks: SeenLocks,
+    /// Since when a leader is seen to keep keys for a client: group, term, which.
+    seen_reservations: BTreeMap<(u32, u64, u64), u64>,
     /// A node that is away, and returns: clients choose others.
     away: Option<usize>,
     /// The last machine is a copy of this one.
@@ -341,6 +343,7 @@ impl Universe {
             peace_since: None,
             led_since: None,
             seen_locks: SeenLocks::new(),
+            seen_reservations: BTreeMap::new(),
             away: None,
             copy: None,
             returns_ns: Vec::new(),
