@@ -1257,6 +1257,7 @@ impl Group {
         }
         self.leader.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
         let grant = self.leader.locks.grant(lock.transaction, self.replica.term());
+        self.end_reservations_of(&lock);
         self.fetch_in_order((lock, grant), origin, now, outlet);
     }
 

@@ -131,6 +131,9 @@ pub struct Plan {
     pub growth: bool,
     /// Clients give some requests ids, and repeat them until they are answered. Acknowledged must mean on disk.
     pub repeats: bool,
+    /// Clients change one register again and again, some of them by EXEC after WATCH. The cluster is new, so that they
+    /// are helped.
+    pub optimists: bool,
     /// Nodes run one of two versions, change it when they start, and the level is raised.
     pub levels: bool,
     /// One node lies to the others in all that they can find out, or that harms nobody's data.

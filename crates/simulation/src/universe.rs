@@ -296,6 +296,9 @@ impl Universe {
         if plan.repeats {
             clients.iter_mut().zip(0..).for_each(|(client, number)| client.repeat(number));
         }
+        if plan.optimists {
+            clients.iter_mut().zip(0..).for_each(|(client, number)| client.be_optimistic(number % 2 == 0));
+        }
         if shares_streams(plan) {
             let mut prng = Prng::new(plan.seed ^ STREAMS_SEED);
             clients.iter_mut().zip(0..).for_each(|(client, number)| client.share_streams(number, prng.fork()));

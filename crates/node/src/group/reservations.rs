@@ -71,6 +71,7 @@ impl Reservations {
             && !keys.iter().any(|(_, key)| self.is_against(key, session))
     }
 
+    /// What a session has reserved already does not last longer for it.
     fn reserve(&mut self, origin: &Origin, keys: &[(u16, Vec<u8>)], until: Instant) {
         let session = reserver(origin);
         let number = self.made_count + 1;
@@ -81,7 +82,6 @@ impl Reservations {
             until,
             batch: None,
         });
-        reservation.until = until;
         self.made_count = self.made_count.max(reservation.number);
         for (_, key) in keys {
             if self.keys.insert(key.clone(), session).is_none() {
@@ -213,6 +213,21 @@ impl Group {
         })
     }
 
+    /// A transaction over groups has got its locks. If it is that of a client for whom keys were reserved, these are kept
+    /// by the locks from now on.
+    pub(super) fn end_reservations_of(&mut self, lock: &Lock) {
+        if self.leader.reservations.is_empty() {
+            return;
+        }
+        let reservations = &mut self.leader.reservations;
+        for watch in &lock.watches {
+            let reserver = reservations.keys.get(&watch.key).copied();
+            if let Some(reserver) = reserver.filter(|_| reservations.is_for(&watch.key, lock.transaction.gateway)) {
+                reservations.end(reserver);
+            }
+        }
+    }
+
     /// Reserves keys for a session, if nothing stands against it. Its next answer tells their versions.
     pub(super) fn reserve(&mut self, origin: &Origin, keys: &[(u16, Vec<u8>)], now: Instant) {
         if self.leader.reservations.may_reserve(reserver(origin), keys) {
@@ -224,7 +239,7 @@ impl Group {
     /// The session is about to be told the versions of what it has reserved: from now on its time runs.
     pub(super) fn bound_reservation(&mut self, origin: &Origin, bound: Duration, now: Instant) {
         if let Some(reservation) = self.leader.reservations.by_reserver.get_mut(&reserver(origin)) {
-            reservation.until = now + bound.min(limits::RESERVATION_MAX);
+            reservation.until = reservation.until.min(now + bound.min(limits::RESERVATION_MAX));
         }
     }
 

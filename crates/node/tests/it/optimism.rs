@@ -135,6 +135,35 @@ fn one_reservation_at_a_time_is_made_of_a_key() {
     });
 }
 
+#[test]
+fn a_transaction_over_groups_uses_what_was_reserved_and_ends_it() {
+    everywhere(|host| {
+        let [client, writer] = [(); 2].map(|()| host.connect(0));
+        fail_twice(host, client, writer);
+        host.run(client, "WATCH k");
+        asks_in_vain(host, writer, "INCR k");
+        let exec = "MULTI\r\nINCRBY k 10\r\nINCR other\r\nINCR third\r\nEXEC";
+        assert_eq!(host.run(client, exec), "+OK +QUEUED +QUEUED +QUEUED *3 :12 :1 :1");
+        assert_eq!(host.received(writer), ":13");
+        assert_eq!(count(host, writer, "watch_reservations_lapsed"), 0);
+    });
+}
+
+#[test]
+fn nobody_keeps_a_key_for_longer_by_watching_more() {
+    everywhere(|host| {
+        let [client, writer] = [(); 2].map(|()| host.connect(0));
+        fail_twice(host, client, writer);
+        host.run(client, "WATCH k");
+        asks_in_vain(host, writer, "INCR k");
+        for more in ["a", "b", "c", "d"] {
+            host.pass(Duration::from_millis(15));
+            host.run(client, &format!("WATCH {more}"));
+        }
+        assert_eq!(host.received(writer), ":3");
+    });
+}
+
 fn beside_a_cluster(level_2: bool, story: impl FnOnce(&mut Nodes, usize, usize)) {
     let mut nodes = Nodes::of_cores(1, &Settings::default());
     nodes.pass(Duration::from_secs(3));
