@@ -117,7 +117,12 @@ impl Core {
             awaiting: None,
             places: Vec::new(),
         };
-        if self.context.is_clustered && matches!(question, Question::Whole { .. } | Question::Versions { .. }) {
+        let asks_groups = match question {
+            Question::Versions { reserve_for: Some(_), .. } => true,
+            Question::Whole { .. } | Question::Versions { .. } => self.context.is_clustered,
+            _ => false,
+        };
+        if asks_groups {
             return self.ask_groups(question_id, pending, question, actions);
         }
         let question = match question {
@@ -201,7 +206,7 @@ impl Core {
                 ),
                 Err(refusal) => nobody = Some(refusal),
             },
-            Question::Versions { keys } => {
+            Question::Versions { keys, reserve_for } => {
                 for group in (0..group_count).map(GroupId) {
                     let of_group = keys.iter().enumerate();
                     let (places, keys): (Vec<_>, Vec<_>) = of_group
@@ -209,7 +214,7 @@ impl Core {
                         .map(|(place, key)| (place, key.clone()))
                         .unzip();
                     if !places.is_empty() {
-                        asked.push((group, RequestBody::Versions(keys), Protocol::Resp2, places));
+                        asked.push((group, RequestBody::Versions { keys, reserve_for }, Protocol::Resp2, places));
                     }
                 }
             }
@@ -245,7 +250,7 @@ impl Core {
         request: Request,
         actions: &mut Vec<Action>,
     ) {
-        let RequestBody::Versions(keys) = request.body else { unreachable!("places are those of keys") };
+        let RequestBody::Versions { keys, .. } = request.body else { unreachable!("places are those of keys") };
         let Some(pending) = self.pending.get_mut(&id) else { return };
         let mut asked: BTreeMap<GroupId, Vec<_>> = BTreeMap::new();
         for (place, key) in places.iter().zip(keys) {
@@ -258,7 +263,8 @@ impl Core {
         let origin = Origin { claim: None, ..request.origin };
         for ((group, of_group), part) in asked.into_iter().zip(first_part.chain(more_parts)) {
             let (places, keys) = of_group.into_iter().unzip();
-            let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Versions(keys));
+            let body = RequestBody::Versions { keys, reserve_for: None };
+            let request = Request::new(origin, group, Protocol::Resp2, body);
             self.relay.submit(request, Purpose::Question { id, part, places }, self.now.instant);
         }
         self.flush_relay(actions);
@@ -425,7 +431,7 @@ impl Core {
     fn answer(&mut self, deferred: &mut Deferred, actions: &mut Vec<Action>) -> Option<Answer> {
         match &deferred.question {
             Question::Whole { words, protocol } => self.answer_whole(words, *protocol, &mut deferred.parts),
-            Question::Versions { keys } => self.answer_versions(keys, &mut deferred.versions),
+            Question::Versions { keys, .. } => self.answer_versions(keys, &mut deferred.versions),
             question => commands::answer(self, question, actions),
         }
     }

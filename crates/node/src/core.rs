@@ -230,6 +230,8 @@ pub struct Context {
     pub(crate) rates: Rates,
     /// Number of sessions of this core.
     pub session_count: usize,
+    /// Sessions that need no more what groups have reserved for them, and those.
+    pub(crate) reservations_given_up: Vec<(SessionId, GroupId)>,
     /// All users, the same on every core.
     pub users: Arc<Users>,
     /// What was denied to sessions of this core.
@@ -400,6 +402,7 @@ impl Core {
                 peak_memory_bytes: 0,
                 rates: Rates::default(),
                 session_count: 0,
+                reservations_given_up: Vec::new(),
                 users,
                 acl_log: AclLog::default(),
                 secret_count: 0,
@@ -1075,6 +1078,7 @@ impl Core {
     fn close(&mut self, session: SessionId, actions: &mut Vec<Action>) {
         self.give_up_waiting(session, actions);
         if let Some(mut session) = self.sessions.close(session) {
+            self.context.give_up_reserved(session.id, &mut session.optimism, self.now.instant);
             self.context.pubsub.forget(&mut session);
             self.context.monitors.remove(session.id);
             self.context.tracker.set_session(session.id, None);
@@ -1724,6 +1728,7 @@ impl Core {
             Purpose::Question { id, part, places } => {
                 self.group_answered(id, (group, part), places, Some(bytes), actions)
             }
+            Purpose::Reservation => {}
             Purpose::Holders { id } => self.holders_told(id, group, bytes, actions),
             Purpose::Place { id } => self.leader_is_at(id, group, bytes, actions),
             Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
@@ -1810,7 +1815,7 @@ impl Core {
                 self.drive(actions, |driver, posts| driver.locked(id, group, outcome, posts));
             }
             // Whether it holds a part is found out by the group itself.
-            Purpose::Transaction { .. } | Purpose::Move { .. } => {}
+            Purpose::Reservation | Purpose::Transaction { .. } | Purpose::Move { .. } => {}
         }
     }
 
@@ -2100,6 +2105,7 @@ impl Core {
                     self.note_loaded(own, actions);
                 }
             }
+            self.end_reservations(actions);
             let had_mail = self.read_own_mail(actions);
             let sent = self.send_anew(actions);
             let admitted = self.retry_deferred_questions(actions);
@@ -2325,6 +2331,7 @@ impl Core {
             self.next_holder_wake(),
             self.next_orphan_wake(),
             self.relay.wake_at(self.now.instant),
+            self.groups.iter().flatten().filter_map(Group::next_reservation_end).min(),
         ];
         ends.into_iter().flatten().fold(tick, Instant::min)
     }

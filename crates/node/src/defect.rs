@@ -13,6 +13,8 @@ pub enum Defect {
     ForgottenAnswer,
     /// Locks of a gateway that is gone are kept.
     ForgottenLock,
+    /// What is reserved for a client that has watched it stays reserved until its EXEC.
+    EndlessReservation,
     /// It is forgotten that they were committed without asking who may still ask.
     ForgottenOutcome,
     /// Checkpoints leave out those that are prepared.

@@ -709,7 +709,12 @@ impl Core {
             // The group itself counts who is there, and looks whether there is room.
             let is_looked_at = self.context.settings.replicas_to_write > 0 || self.context.room != Room::Enough;
             let is_first = is_first && !(is_write && is_looked_at);
-            if is_first && local.serves_at_once() && !local.is_locked(command, args) && !local.holds_request_of(id) {
+            if is_first
+                && local.serves_at_once()
+                && !local.is_locked(command, args)
+                && !local.is_reserved(id, command, args)
+                && !local.holds_request_of(id)
+            {
                 if is_write {
                     if local.is_full() {
                         self.stalled.push(id);

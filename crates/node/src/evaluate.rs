@@ -247,7 +247,7 @@ impl Core {
             && self.group_mut(home).is_some_and(|group| {
                 group.serves_at_once()
                     && !group.holds_request_of(id)
-                    && invocation.keys(args).all(|key| !group.holds_lock_on(key))
+                    && invocation.keys(args).all(|key| !group.holds_lock_on(key) && !group.is_reserved_key(id, key))
             });
         if !is_free {
             let (origin, protocol, database) = self.script_origin(id);

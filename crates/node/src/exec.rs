@@ -68,6 +68,7 @@ impl Core {
                 session.watches.clear();
                 let ticket = session.take_own_ticket();
                 self.sessions.reply_own(id, ticket, Writer::ok);
+                self.abandon_watches(id);
             }
             Flow::Watch if session.multi.is_some() => {
                 let ticket = session.take_own_ticket();
@@ -100,12 +101,19 @@ impl Core {
             return Next::Taken;
         }
         session.hold = Hold::Answers;
-        self.ask(id, ticket, Joining::Watch, Vec::new(), Question::Versions { keys }, actions);
+        let reserve_for = self.wish_of(id);
+        if let (Some(_), Some(session)) = (reserve_for, self.sessions.get_mut(id)) {
+            let groups = keys.iter().map(|(_, key)| self.context.slots.group_of(key));
+            groups.for_each(|group| session.optimism.note_reserved(group));
+        }
+        self.ask(id, ticket, Joining::Watch, Vec::new(), Question::Versions { keys, reserve_for }, actions);
         Next::Taken
     }
 
     pub(crate) fn finish_watch(&mut self, id: SessionId, ticket: OwnTicket, answers: Vec<Answer>) {
+        let now = self.now.instant;
         let Some(session) = self.sessions.get_mut(id) else { return };
+        session.optimism.note_told(now);
         let fresh = session.watches.iter().take_while(|watch| watch.version != UNKNOWN_VERSION).count();
         for answer in answers {
             match answer {
@@ -147,6 +155,7 @@ impl Core {
         };
         if multi.is_broken {
             session.discard();
+            self.abandon_watches(id);
             return self.fail(id, &Refusal::EXEC_ABORT);
         }
         self.check_rules_again(id);
@@ -164,6 +173,7 @@ impl Core {
         if self.context.settings.mode() == "cluster" && !self.is_of_one_slot(id) {
             let session = self.sessions.get_mut(id).expect("its request is being looked at");
             session.discard();
+            self.abandon_watches(id);
             return self.fail(id, &Refusal::new(redirect::CROSS_SLOT));
         }
         let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref()).expect("just seen");
@@ -195,6 +205,7 @@ impl Core {
             && let Err(refusal) = self.check_quorum(group)
         {
             self.sessions.get_mut(id).expect("just seen").discard();
+            self.abandon_watches(id);
             return self.fail(id, &refusal);
         }
         if let Groups::One(group) = groups
@@ -269,6 +280,7 @@ impl Core {
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         session.discard();
         session.asking = session.asking.rejected();
+        self.abandon_watches(id);
         self.fail(id, &Refusal::new(text))
     }
 
@@ -332,6 +344,7 @@ impl Core {
             Some(_) => queued.asked.rejected(),
         });
         let ticket = session.take_ticket_to_exec(asked.collect());
+        session.optimism.try_now(ticket.number(), self.now.instant);
         let commands: Vec<_> = multi.queue.iter().filter(|queued| works_on_data(queued)).collect();
         let is_query = commands.iter().all(|queued| is_query(queued));
         let packed = pack(&watches, &commands);
@@ -410,6 +423,7 @@ impl Core {
         let session = self.sessions.get(id);
         let owed = session.map_or(0, |session| session.owed_count());
         let is_silent = session.is_some_and(|session| session.no_touch);
+        let origin = self.origin_of(id);
         if router::core_of(group, self.context.core_count) != self.context.core {
             return false;
         }
@@ -419,6 +433,7 @@ impl Core {
             return false;
         }
         let mut writer = Writer::new(protocol);
+        group.end_reservation(&origin);
         let observed = group.read_exec(packed, (protocol, is_silent), now, &mut self.context.timings, &mut writer);
         if self.sessions.get(id).is_some_and(Session::tracks) {
             self.context.tracker.remember_exec(self.context.core, id, packed);

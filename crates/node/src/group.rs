@@ -27,6 +27,7 @@ mod pace;
 mod proof;
 mod relief;
 mod replicas;
+mod reservations;
 mod slices;
 mod split;
 mod transfer;
@@ -229,6 +230,9 @@ pub struct Group {
     pub(crate) evicted_count: u64,
     /// Requests with an id that came again and were answered as before, since the start.
     repeated_count: u64,
+    /// Times that keys were reserved for a client, and that this ended before its EXEC came, since the start.
+    reserved_count: u64,
+    reservations_lapsed_count: u64,
     /// Set by the simulator to prove that its checkers are awake.
     acknowledges_early: bool,
     /// The same.
@@ -296,7 +300,8 @@ enum ReadWhat {
     /// A query over all keys of the group.
     Whole(Vec<u8>),
     /// The versions of keys.
-    Versions(Vec<(u16, Vec<u8>)>),
+    /// They may be reserved for who asks, from then on for so long.
+    Versions(Vec<(u16, Vec<u8>)>, Option<Duration>),
     /// Keys that have been locked by this grant.
     Locked(Box<Lock>, Grant),
     /// Whether a transaction still holds what it was granted.
@@ -510,6 +515,8 @@ impl Group {
             evicting: BTreeSet::new(),
             evicted_count: 0,
             repeated_count: 0,
+            reserved_count: 0,
+            reservations_lapsed_count: 0,
             acknowledges_early: false,
             defect: None,
         };
@@ -793,6 +800,7 @@ impl Group {
             && context.settings.replicas_to_write == 0
             && self.level_to_log() >= Levels::KNOWN.highest
             && self.leader.locks.is_empty()
+            && self.leader.reservations.is_empty()
             && self.leader.held_sessions.is_empty()
             && self.leader.kept_out.is_empty()
             && self.leader.sent_back.is_empty()
@@ -869,6 +877,10 @@ impl Group {
         }
         let Request { origin, protocol, body, floor, is_anew, must_return, .. } = request;
         let body = match body {
+            RequestBody::EndReservation => {
+                self.end_reservation(&origin);
+                return outlet.answer(&origin, Observed::of_state(), Vec::new());
+            }
             RequestBody::Lock(lock) => return self.lock(lock, origin, now.instant, now, outlet),
             RequestBody::Holders(place) => {
                 // One that does not know yet that another leads lacks what that one has acknowledged.
@@ -919,7 +931,14 @@ impl Group {
         if let Some(slot) = self.slot_elsewhere(&request) {
             return self.send_to_slot(slot, request, outlet);
         }
-        let is_behind = matches!(request.body, RequestBody::Read(_));
+        let is_behind = match &request.body {
+            RequestBody::Read(_) => true,
+            RequestBody::Versions { keys, reserve_for: Some(_) } => {
+                self.reserve(&origin, keys, now.instant);
+                true
+            }
+            _ => false,
+        };
         let what = match request.body {
             RequestBody::Write(words) => {
                 self.note_packed(&words);
@@ -930,6 +949,7 @@ impl Group {
             }
             RequestBody::Exec(packed) => {
                 self.note_exec(&packed, protocol);
+                self.note_exec_of_reserver(&origin);
                 self.claim(&origin, floor);
                 self.leader.builder.packed_exec(protocol, &packed);
                 self.leader.waiters.push(Waiter::Write(origin));
@@ -958,7 +978,7 @@ impl Group {
             }
             RequestBody::Read(words) | RequestBody::ReadAtOnce(words) => ReadWhat::Query(words),
             RequestBody::Whole(words) => ReadWhat::Whole(words),
-            RequestBody::Versions(keys) => ReadWhat::Versions(keys),
+            RequestBody::Versions { keys, reserve_for } => ReadWhat::Versions(keys, reserve_for),
             RequestBody::Lock(_)
             | RequestBody::Renew { .. }
             | RequestBody::Prepare { .. }
@@ -968,6 +988,7 @@ impl Group {
             | RequestBody::EndCut { .. }
             | RequestBody::Holders(_)
             | RequestBody::Obey(_)
+            | RequestBody::EndReservation
             | RequestBody::Govern(_) => unreachable!("taken above"),
         };
         self.read(DeferredRead { origin, protocol, what, before: self.batch_number }, is_behind, now, outlet);
@@ -987,7 +1008,9 @@ impl Group {
         let is_behind = !is_retry
             && waiter.1 != 0
             && (self.leader.held_sessions.contains(&waiter) || self.leader.kept_out.contains(&waiter));
-        is_behind || (!self.leader.locks.is_empty() && self.touches_locks(request))
+        is_behind
+            || (!self.leader.locks.is_empty() && self.touches_locks(request))
+            || (!self.leader.reservations.is_empty() && self.touches_reserved(request))
     }
 
     /// Lets a request wait: behind all others, or before them if it has waited already.
@@ -996,6 +1019,9 @@ impl Group {
             let text = "TRYAGAIN Too many requests wait for locked keys";
             self.lose_place(&request.origin);
             return fail(&request.origin, request.protocol, text, outlet);
+        }
+        if self.leader.held.len() >= limits::HELD_COUNT_MAX / 2 {
+            self.leader.reservations.end_all();
         }
         self.leader.held_sessions.insert((request.origin.node.0, request.origin.session.serial));
         if is_retry {
@@ -1091,7 +1117,10 @@ impl Group {
                 self.spans = spans;
                 return outlet.answer_with(&read.origin, Observed::of_state().into(), toll, answer);
             }
-            ReadWhat::Versions(keys) => {
+            ReadWhat::Versions(keys, reserve_for) => {
+                if let Some(bound) = reserve_for {
+                    self.bound_reservation(&read.origin, *bound, now.instant);
+                }
                 let mut answer = Vec::new();
                 for (database, key) in keys {
                     leb128::put(&mut answer, self.state.keyspace().watch(*database, key, moment));
@@ -1174,7 +1203,7 @@ impl Group {
                 locked |= watches.iter().any(|watch| self.leader.locks.covers(&watch.key));
             }
             RequestBody::Whole(_) => locked = true,
-            RequestBody::Versions(keys) => locked = keys.iter().any(|(_, key)| self.leader.locks.covers(key)),
+            RequestBody::Versions { keys, .. } => locked = keys.iter().any(|(_, key)| self.leader.locks.covers(key)),
             RequestBody::Lock(_)
             | RequestBody::Renew { .. }
             | RequestBody::Prepare { .. }
@@ -1184,6 +1213,7 @@ impl Group {
             | RequestBody::EndCut { .. }
             | RequestBody::Holders(_)
             | RequestBody::Obey(_)
+            | RequestBody::EndReservation
             | RequestBody::Govern(_) => {}
         }
         self.spans = spans;
@@ -1207,6 +1237,9 @@ impl Group {
         if let Some(text) = self.cut_obstacle(&lock, now) {
             return outlet.answer(&origin, Proof::Refused, put_locked(&Locked::Refused(text)));
         }
+        if lock.whole {
+            self.leader.reservations.end_all();
+        }
         // What a transaction that is decided will have done is known: the next one need not wait for the log. But it
         // does not overtake a command.
         let may_take_over = !self.leader.held.iter().any(|held| matches!(held, Held::Request(_)));
@@ -1215,7 +1248,7 @@ impl Group {
         let free = self.leader.locks.is_empty() || !lock.whole && lock.keys.iter().all(|(_, key)| is_free(key));
         // A lock on everything must not be overtaken without end by locks on single keys.
         let whole_waits = self.leader.held.iter().any(|held| matches!(held, Held::Lock(lock, ..) if lock.whole));
-        if !free || whole_waits || self.is_barred {
+        if !free || whole_waits || self.is_barred || self.waits_for_reserved(&lock) {
             self.leader.held.push_back(Held::Lock(lock, origin, asked));
             return;
         }
@@ -1228,6 +1261,7 @@ impl Group {
         }
         self.leader.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
         let grant = self.leader.locks.grant(lock.transaction, self.replica.term());
+        self.end_reservations_of(&lock);
         self.fetch_in_order((lock, grant), origin, now, outlet);
     }
 
@@ -1707,7 +1741,9 @@ impl Group {
         self.reconcile(now, outlet);
         self.look_after_splits(now, outlet);
         self.look_after_moves(now, prng, outlet);
-        if std::mem::take(&mut self.leader.has_decided) && !self.leader.held.is_empty() {
+        if (std::mem::take(&mut self.leader.has_decided) | self.leader.reservations.take_ended())
+            && !self.leader.held.is_empty()
+        {
             self.admit_held(now, outlet);
         }
         self.tell_bulletin(now, outlet);
@@ -1791,6 +1827,7 @@ impl Group {
             self.leader.speculation.clear();
         }
         if self.is_serving {
+            self.look_after_reservations(now);
             self.look_after_transactions(now, outlet);
             self.look_after_gateways(now, outlet);
             self.look_after_endings(now, outlet);
@@ -2197,6 +2234,9 @@ impl Group {
         if self.leader.speculation.is_active {
             self.leader.speculation.settle(number);
         }
+        if self.end_reservations_of_batch(number) {
+            self.admit_held(now, outlet);
+        }
         self.wake_waiters(outlet);
         if !self.is_serving {
             self.begin_serving(&entry);
@@ -2537,6 +2577,8 @@ impl Group {
     pub(crate) fn reset_counts(&mut self) {
         self.evicted_count = 0;
         self.repeated_count = 0;
+        self.reserved_count = 0;
+        self.reservations_lapsed_count = 0;
         self.state.upkeep().forget_removals();
         self.state.keyspace().set_lookups(Lookups::default());
     }
@@ -2579,6 +2621,8 @@ impl Group {
             request_id_count: self.state.request_ids().count() as u64,
             request_id_bytes: self.state.request_ids().byte_count() as u64,
             repeated_count: self.repeated_count,
+            reserved_count: self.reserved_count,
+            reservations_lapsed_count: self.reservations_lapsed_count,
             removals: self.state.keyspace().removals(),
             lookups: self.state.keyspace().lookups(),
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use keyspace::Moment;
 use resp::Protocol;
 use script::Script;
-use stdx::UnixMillis;
+use stdx::{Duration, UnixMillis};
 
 use crate::acl::Users;
 use crate::blocking::LineNote;
@@ -536,7 +536,14 @@ pub enum RequestBody {
     /// Do something about who belongs to the cluster, and who leads. Only group 0 does.
     Govern(Vec<u8>),
     /// Tell the versions of these keys. The answer is one number (LEB128) for each.
-    Versions(Vec<(u16, Vec<u8>)>),
+    Versions {
+        /// Database and name.
+        keys: Vec<(u16, Vec<u8>)>,
+        /// First keep them for the session, and then for so long: see `group::reservations`. Since level 2.
+        reserve_for: Option<Duration>,
+    },
+    /// The session does not need what was reserved for it any more. The answer is empty.
+    EndReservation,
     /// Lock keys and tell what they hold: the answer is a [`Locked`].
     Lock(Box<Lock>),
     /// A transaction is still busy with the keys that it has locked. The answer is empty.
@@ -621,10 +628,11 @@ impl RequestBody {
                 Self::Whole(words) | Self::Govern(words) => words.len(),
                 Self::Libraries(change) | Self::Configure(change) => change.len(),
                 Self::Script(script) => script.words.len() + script.invocation.code.text().len(),
-                Self::Versions(keys) => keys.iter().map(|(_, key)| 16 + key.len()).sum(),
+                Self::Versions { keys, .. } => keys.iter().map(|(_, key)| 16 + key.len()).sum(),
                 Self::Lock(lock) => lock.keys.iter().map(|(_, key)| 16 + key.len()).sum(),
                 Self::Prepare { effects, .. } => effects.iter().map(Effect::byte_count).sum(),
                 Self::Renew { .. }
+                | Self::EndReservation
                 | Self::Holders(_)
                 | Self::Obey(_)
                 | Self::Resolve { .. }

@@ -45,6 +45,7 @@ mod moments;
 mod monitor;
 mod nearby;
 mod neighbours;
+mod optimism;
 mod outlet;
 pub mod parameters;
 pub mod pubsub;

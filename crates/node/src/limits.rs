@@ -423,6 +423,28 @@ pub const LOCK_RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a request for locks waits before its gateway has to ask again.
 pub const LOCK_WAIT_RENEWAL: Duration = Duration::from_secs(2);
 
+/// A client is given a reservation of what it watches after so many EXECs in a row that were refused since that had
+/// changed.
+pub const RESERVE_AFTER: u32 = 2;
+
+/// How long a reservation lasts at most once its client has been told what it watches looks like. Others wait so long.
+pub const RESERVATION_MAX: Duration = Duration::from_millis(50);
+
+/// A client that was faster the last time is given so long: the host may be busy with others.
+pub const RESERVATION_MIN: Duration = Duration::from_millis(25);
+
+/// How long a reservation waits for what came before it.
+pub const RESERVATION_BEGIN_MAX: Duration = Duration::from_secs(1);
+
+/// A client that has let a reservation run out, or had no use for it, gets none for so long.
+pub const RESERVATION_REST: Duration = Duration::from_millis(250);
+
+/// Clients that have something reserved in one group.
+pub const RESERVATIONS_MAX: usize = 64;
+
+/// Keys that one client has reserved in one group.
+pub const RESERVED_KEYS_MAX: usize = 64;
+
 /// How long a prepared transaction waits for its gateway before its group asks the others.
 pub const PREPARED_PATIENCE: Duration = Duration::from_millis(700);
 

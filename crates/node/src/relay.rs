@@ -97,6 +97,8 @@ pub enum Purpose {
         /// Which wait.
         id: u64,
     },
+    /// It says that a reservation has ended, which nobody wants to know.
+    Reservation,
     /// It is part of an answer from all groups.
     Question {
         /// Which.

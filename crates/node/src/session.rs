@@ -21,6 +21,7 @@ use crate::group::{Committed, Observed, Proof};
 use crate::hot::Load;
 use crate::limits;
 use crate::nearby::Reading;
+use crate::optimism::Optimism;
 use crate::pubsub::Subscriptions;
 use crate::settings::{OutputLimit, OutputLimits};
 use crate::tally::{Asked, Calls};
@@ -75,6 +76,8 @@ pub struct Session {
     pub(crate) request_id: Option<Box<[u8]>>,
     /// WATCH: keys and what they looked like.
     pub watches: Vec<Watch>,
+    /// How it has fared with them.
+    pub(crate) optimism: Optimism,
     /// Requests executed.
     pub request_count: u64,
     /// Largest number of unparsed bytes seen.
@@ -286,6 +289,7 @@ impl Session {
             multi: None,
             request_id: None,
             watches: Vec::new(),
+            optimism: Optimism::default(),
             request_count: 0,
             input_bytes_max: 0,
             parser: RequestParser::new(),
@@ -920,7 +924,7 @@ impl Sessions {
             write(&mut writer);
             calls.count(session.asked[place], writer.bytes());
             if !session.queues.is_empty() {
-                count_queue(&mut session.queues, ticket, writer.bytes(), calls);
+                count_queue(&mut session.queues, &mut session.optimism, ticket, writer.bytes(), calls);
             }
             if !session.loads.is_empty() {
                 weigh(&mut session.loads, ticket, writer.bytes(), calls);
@@ -991,7 +995,7 @@ fn write_counted(session: &mut Session, calls: &mut Calls, ticket: u64, write: i
     let reply = &session.out.bytes()[start..];
     calls.count(session.asked[0], reply);
     if !session.queues.is_empty() {
-        count_queue(&mut session.queues, ticket, reply, calls);
+        count_queue(&mut session.queues, &mut session.optimism, ticket, reply, calls);
     }
     if !session.loads.is_empty() {
         weigh(&mut session.loads, ticket, reply, calls);
@@ -1001,7 +1005,14 @@ fn write_counted(session: &mut Session, calls: &mut Calls, ticket: u64, write: i
 
 /// Counts what a transaction has carried out, if this is its ticket.
 #[cold]
-fn count_queue(queues: &mut Vec<(u64, Box<[Asked]>)>, ticket: u64, reply: &[u8], calls: &mut Calls) {
+fn count_queue(
+    queues: &mut Vec<(u64, Box<[Asked]>)>,
+    optimism: &mut Optimism,
+    ticket: u64,
+    reply: &[u8],
+    calls: &mut Calls,
+) {
+    optimism.note_reply(ticket, reply);
     if let Some(place) = queues.iter().position(|(other, _)| *other == ticket) {
         let (_, queue) = queues.swap_remove(place);
         calls.count_queue(&queue, reply);

@@ -66,7 +66,7 @@ pub(crate) fn is_valid(request: &Request, group_count: u32, databases: u16) -> b
         }
         RequestBody::Libraries(change) => libraries::Change::is_one(change),
         RequestBody::Configure(pairs) => message::parameters::are_pairs(pairs),
-        RequestBody::Versions(keys) => keys.iter().all(|(database, _)| has(database)),
+        RequestBody::Versions { keys, .. } => keys.iter().all(|(database, _)| has(database)),
         RequestBody::Lock(lock) => {
             lock.keys.iter().all(|(database, _)| has(database))
                 && lock.watches.iter().all(|watch| has(&watch.database))
@@ -92,6 +92,7 @@ pub(crate) fn is_valid(request: &Request, group_count: u32, databases: u16) -> b
         | RequestBody::Cut { .. }
         | RequestBody::ReadCut { .. }
         | RequestBody::EndCut { .. }
+        | RequestBody::EndReservation
         | RequestBody::Resolve { .. } => true,
     }
 }
@@ -117,7 +118,7 @@ pub(crate) fn is_answer(body: &RequestBody, answer: &[u8], databases: u16) -> bo
             None => frame::is_one(answer),
         },
         RequestBody::Libraries(_) => frame::is_one(message::answer::take_changed(answer).1),
-        RequestBody::Versions(keys) => {
+        RequestBody::Versions { keys, .. } => {
             let mut rest = answer;
             keys.iter().all(|_| leb128::take(&mut rest).is_some()) && rest.is_empty()
         }
@@ -142,6 +143,7 @@ pub(crate) fn is_answer(body: &RequestBody, answer: &[u8], databases: u16) -> bo
         | RequestBody::Holders(_)
         | RequestBody::Renew { .. }
         | RequestBody::Cut { .. }
+        | RequestBody::EndReservation
         | RequestBody::Resolve { .. } => true,
     }
 }

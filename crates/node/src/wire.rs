@@ -38,7 +38,7 @@ use keyspace::{Claims, Moment};
 use resp::Protocol;
 use script::{Flags, Library, Script};
 use stdx::slot::{SLOT_COUNT, Slot};
-use stdx::{UnixMillis, leb128};
+use stdx::{Duration, UnixMillis, leb128};
 
 use message::answer::{FOR_GATEWAY, read_moved};
 
@@ -410,10 +410,16 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
             out.push(21);
             leb128::put(&mut out, *place);
         }
-        RequestBody::Versions(keys) => {
+        RequestBody::Versions { keys, reserve_for: None } => {
             out.push(6);
             put_keys(&mut out, keys);
         }
+        RequestBody::Versions { keys, reserve_for: Some(bound) } => {
+            out.push(16);
+            leb128::put(&mut out, bound.as_millis() as u64);
+            put_keys(&mut out, keys);
+        }
+        RequestBody::EndReservation => out.push(17),
         RequestBody::Lock(lock) => {
             out.push(7);
             put_lock(&mut out, lock);
@@ -894,7 +900,12 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         5 => RequestBody::Whole(rest.to_vec()),
         20 => RequestBody::Govern(rest.to_vec()),
         21 => RequestBody::Holders(leb128::take(rest)?),
-        6 => RequestBody::Versions(take_keys(rest)?),
+        6 => RequestBody::Versions { keys: take_keys(rest)?, reserve_for: None },
+        16 => {
+            let bound = Duration::from_millis(leb128::take(rest)?.min(u64::from(u32::MAX)));
+            RequestBody::Versions { keys: take_keys(rest)?, reserve_for: Some(bound) }
+        }
+        17 => RequestBody::EndReservation,
         7 => RequestBody::Lock(Box::new(take_lock(rest, group)?)),
         8 => {
             let (transaction, grant) = (take_transaction(rest)?, take_grant(rest)?);

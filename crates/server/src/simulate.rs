@@ -40,6 +40,9 @@ pub struct SimulateArguments {
     /// Clients give some requests ids, and repeat them under the same id until they are answered (with `always`).
     #[arg(long)]
     repeats: bool,
+    /// Clients change one register again and again, some of them by EXEC after WATCH, and the cluster is new.
+    #[arg(long, conflicts_with = "levels")]
+    optimists: bool,
     /// Nodes run one of two versions, change it when they start, and the level is raised (with three nodes and more).
     #[arg(long)]
     levels: bool,
@@ -133,6 +136,8 @@ enum CanaryName {
     ForgottenAnswer,
     /// Keep the locks of a node that is gone.
     ForgottenLock,
+    /// Keep what is reserved for a client that has watched it until its EXEC comes: with --optimists.
+    EndlessReservation,
     /// Forget that a transaction was committed without asking who may still ask: with --levels.
     ForgottenOutcome,
     /// Leave prepared transactions out of checkpoints.
@@ -188,6 +193,7 @@ impl CanaryName {
             Self::ForgottenRead => Canary::ForgottenRead,
             Self::ForgottenAnswer => Canary::ForgottenAnswer,
             Self::ForgottenLock => Canary::ForgottenLock,
+            Self::EndlessReservation => Canary::EndlessReservation,
             Self::ForgottenOutcome => Canary::ForgottenOutcome,
             Self::ForgottenPrepared => Canary::ForgottenPrepared,
             Self::ForgottenRequestIds => Canary::ForgottenRequestIds,
@@ -237,6 +243,7 @@ impl SimulateArguments {
             moves: self.moves && self.nodes() > 1,
             growth: self.growth,
             repeats: self.repeats && matches!(self.policy, Policy::Always),
+            optimists: self.optimists,
             levels: self.levels && self.nodes() > 1,
             liars: self.liars && self.nodes() > 1,
             canary: self.canary.map(CanaryName::canary),
@@ -252,6 +259,7 @@ impl SimulateArguments {
         let moves = if self.moves { " --moves" } else { "" };
         let growth = if self.growth { " --growth" } else { "" };
         let repeats = if self.repeats { " --repeats" } else { "" };
+        let optimists = if self.optimists { " --optimists" } else { "" };
         let levels = if self.levels { " --levels" } else { "" };
         let liars = if self.liars { " --liars" } else { "" };
         let kind = if self.calm {
@@ -268,7 +276,7 @@ impl SimulateArguments {
         let nodes = self.nodes();
         format!(
             "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{growth}{repeats}\
-             {levels}{liars}{kind}{canary} --trace"
+             {optimists}{levels}{liars}{kind}{canary} --trace"
         )
     }
 }

@@ -256,6 +256,8 @@ pub struct Client {
     repeats: Option<Repeats>,
     /// Its part in streams that are shared.
     streams: Option<Streams>,
+    /// Whether it changes a register that many change by EXEC, and tries again when that fails, or as others do.
+    is_optimist: Option<bool>,
 }
 
 /// What became of a reply.
@@ -297,6 +299,7 @@ impl Client {
             has_said_so: false,
             repeats: None,
             streams: None,
+            is_optimist: None,
         }
     }
 
@@ -409,6 +412,9 @@ impl Client {
         if self.go_on_copying(&mut out) || self.ask_once(&mut out) || self.ask_stream(now, history, &mut out) {
             return out;
         }
+        if self.ask_optimistically(now, history, &mut out) {
+            return out;
+        }
         if self.copies && self.prng.chance(1, 60) {
             self.begin_copying(now, &mut out);
             return out;
@@ -425,13 +431,7 @@ impl Client {
                 10 => self.transaction(now, history, &mut out),
                 11 => {
                     let register = WATCHED_FROM + self.prng.below(REGISTER_COUNT - WATCHED_FROM);
-                    (self.is_watching, self.watched_at) = (true, now);
-                    self.command(&[b"WATCH", register_name(register).as_bytes()], Expected::Watch, &mut out);
-                    self.command(
-                        &[b"GET", register_name(register).as_bytes()],
-                        Expected::Watched { register },
-                        &mut out,
-                    );
+                    self.watch(now, register, &mut out);
                     return out;
                 }
                 12 | 13 => self.transfer(now, &mut out),
@@ -601,6 +601,32 @@ impl Client {
     }
 
     /// Sets a register if it still holds what was found.
+    /// From now on it is one of those who change the same register: by EXEC, or as they please.
+    pub fn be_optimistic(&mut self, is_optimist: bool) {
+        self.is_optimist = Some(is_optimist);
+    }
+
+    /// What such a one asks for, if it does so now.
+    fn ask_optimistically(&mut self, now: u64, history: &mut History, out: &mut Vec<u8>) -> bool {
+        match self.is_optimist {
+            Some(true) if self.prng.chance(2, 3) => self.watch(now, WATCHED_FROM, out),
+            Some(false) if self.prng.chance(1, 3) => {
+                let operation = self.draw_operation(WATCHED_FROM, history);
+                self.single(now, WATCHED_FROM, operation, history, out);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Watches a register and reads it, to change it then.
+    fn watch(&mut self, now: u64, register: u64, out: &mut Vec<u8>) {
+        (self.is_watching, self.watched_at) = (true, now);
+        let name = register_name(register);
+        self.command(&[b"WATCH", name.as_bytes()], Expected::Watch, out);
+        self.command(&[b"GET", name.as_bytes()], Expected::Watched { register }, out);
+    }
+
     fn exchange(&mut self, now: u64, register: u64, found: Value, history: &mut History, out: &mut Vec<u8>) {
         let to = history.unique_value();
         let handle = history.begin(now, self.session(), register, Operation::Swap { to, found: Some(found) });

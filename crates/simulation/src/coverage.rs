@@ -60,6 +60,8 @@ pub enum Phase {
     HandOver,
     /// A group that it leads holds locks of a transaction.
     Locked,
+    /// A group that it leads keeps a key for a client that has watched it.
+    Reserved,
     /// A group that it leads has prepared a transaction, which is neither committed nor aborted.
     Prepared,
     /// A value of a transaction is written or read in steps.
@@ -175,11 +177,12 @@ impl Fault {
 
 impl Phase {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Leads,
         Self::Election,
         Self::HandOver,
         Self::Locked,
+        Self::Reserved,
         Self::Prepared,
         Self::Steps,
         Self::CheckpointWritten,
@@ -205,6 +208,7 @@ impl Phase {
             Self::Election => "election",
             Self::HandOver => "hand-over",
             Self::Locked => "locks-held",
+            Self::Reserved => "key-reserved",
             Self::Prepared => "transaction-prepared",
             Self::Steps => "value-in-steps",
             Self::CheckpointWritten => "checkpoint-written",

@@ -74,9 +74,12 @@ impl Universe {
             group_count: self.group_count,
             hash_seed: self.plan.seed,
             has_joined: machine > 0,
-            // A world is that of an old cluster, unless it has zones or splits, which came later: with `levels` it is
-            // upgraded.
-            level: if self.zones.are_there() || self.faults.splits { Levels::KNOWN.highest } else { Level::FIRST },
+            // A world is that of an old cluster, unless it has what came later: with `levels` it is upgraded.
+            level: if self.zones.are_there() || self.faults.splits || self.plan.optimists {
+                Levels::KNOWN.highest
+            } else {
+                Level::FIRST
+            },
         };
         let options = journal::Options {
             segment_bytes: 4096 * (16 + self.prng.below(48)),
@@ -1460,6 +1463,7 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::ForgottenRead => Some(Defect::ForgottenRead),
         Canary::ForgottenAnswer => Some(Defect::ForgottenAnswer),
         Canary::ForgottenLock => Some(Defect::ForgottenLock),
+        Canary::EndlessReservation => Some(Defect::EndlessReservation),
         Canary::ForgottenOutcome => Some(Defect::ForgottenOutcome),
         Canary::ForgottenPrepared => Some(Defect::ForgottenPrepared),
         Canary::ForgottenRequestIds => Some(Defect::ForgottenRequestIds),

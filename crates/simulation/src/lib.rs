@@ -55,6 +55,8 @@ pub enum Canary {
     ForgottenAnswer,
     /// Locks of a gateway that is gone are kept.
     ForgottenLock,
+    /// What is reserved for a client that has watched it stays reserved until its EXEC.
+    EndlessReservation,
     /// It is forgotten that a transaction was committed without asking who may still ask.
     ForgottenOutcome,
     /// Checkpoints leave out the transactions that are prepared.
@@ -129,6 +131,9 @@ pub struct Plan {
     pub growth: bool,
     /// Clients give some requests ids, and repeat them until they are answered. Acknowledged must mean on disk.
     pub repeats: bool,
+    /// Clients change one register again and again, some of them by EXEC after WATCH. The cluster is new, so that they
+    /// are helped.
+    pub optimists: bool,
     /// Nodes run one of two versions, change it when they start, and the level is raised.
     pub levels: bool,
     /// One node lies to the others in all that they can find out, or that harms nobody's data.

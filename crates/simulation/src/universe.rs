@@ -208,6 +208,8 @@ pub struct Universe {
     /// Since when all groups have been led, in peace.
     led_since: Option<u64>,
     seen_locks: SeenLocks,
+    /// Since when a leader is seen to keep keys for a client: group, term, which.
+    seen_reservations: BTreeMap<(u32, u64, u64), u64>,
     /// A node that is away, and returns: clients choose others.
     away: Option<usize>,
     /// The last machine is a copy of this one.
@@ -294,6 +296,9 @@ impl Universe {
         if plan.repeats {
             clients.iter_mut().zip(0..).for_each(|(client, number)| client.repeat(number));
         }
+        if plan.optimists {
+            clients.iter_mut().zip(0..).for_each(|(client, number)| client.be_optimistic(number % 2 == 0));
+        }
         if shares_streams(plan) {
             let mut prng = Prng::new(plan.seed ^ STREAMS_SEED);
             clients.iter_mut().zip(0..).for_each(|(client, number)| client.share_streams(number, prng.fork()));
@@ -341,6 +346,7 @@ impl Universe {
             peace_since: None,
             led_since: None,
             seen_locks: SeenLocks::new(),
+            seen_reservations: BTreeMap::new(),
             away: None,
             copy: None,
             returns_ns: Vec::new(),

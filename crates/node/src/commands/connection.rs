@@ -96,6 +96,7 @@ pub(super) const RESET: ControlCommand = ControlCommand {
         local.core.monitors.remove(session.id);
         local.core.tracker.set_session(session.id, None);
         session.tracking = None;
+        local.core.give_up_reserved(session.id, &mut session.optimism, local.now.instant);
         session.discard();
         session.database = 0;
         session.set_protocol(Protocol::Resp2);

@@ -324,6 +324,8 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             line("request_ids", &groups().map(|group| group.request_id_count).sum::<u64>());
             line("request_ids_bytes", &groups().map(|group| group.request_id_bytes).sum::<u64>());
             line("request_ids_repeated", &groups().map(|group| group.repeated_count).sum::<u64>());
+            line("watch_reservations", &groups().map(|group| group.reserved_count).sum::<u64>());
+            line("watch_reservations_lapsed", &groups().map(|group| group.reservations_lapsed_count).sum::<u64>());
             line("keyspace_hits", &sum.lookups.found);
             line("keyspace_misses", &sum.lookups.missed);
             for (title, kind) in [

@@ -37,6 +37,8 @@ pub enum Question {
     Versions {
         /// Database and name.
         keys: Vec<(u16, Vec<u8>)>,
+        /// Keep them for the session, for so long. Then only groups are asked.
+        reserve_for: Option<Duration>,
     },
     /// What have you counted, and how are your groups?
     Figures,
@@ -375,6 +377,10 @@ pub struct GroupFigures {
     pub request_id_bytes: u64,
     /// Requests with an id that came again and were answered as before.
     pub repeated_count: u64,
+    /// Times that keys were reserved for a client that had watched them.
+    pub reserved_count: u64,
+    /// Times that this ended before the client's EXEC came.
+    pub reservations_lapsed_count: u64,
     /// Keys expired, and values freed.
     pub removals: keyspace::Removals,
     /// Keys looked up by commands that read.

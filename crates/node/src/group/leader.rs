@@ -10,7 +10,9 @@ use keyspace::Moment;
 use stdx::Instant;
 
 use super::pace::Pace;
-use super::{DeferredRead, Held, Inquiry, ReadRound, Waiter, endings, gateways, moving, relief, transfer};
+use super::{
+    DeferredRead, Held, Inquiry, ReadRound, Waiter, endings, gateways, moving, relief, reservations, transfer,
+};
 use crate::blocking::Lines;
 use crate::entry::Builder;
 use crate::locks::Locks;
@@ -39,6 +41,8 @@ pub(crate) struct Leader {
     pub(super) locks: Locks,
     /// Transactions have been decided since those were last looked at that wait for locks.
     pub(super) has_decided: bool,
+    /// What is kept for clients that have watched it.
+    pub(super) reservations: reservations::Reservations,
     /// Whether the gateways that hold locks are still there.
     pub(super) gateways: gateways::Gateways,
     /// Requests that touch locked keys, in order of arrival.
@@ -104,6 +108,7 @@ impl Leader {
             reads: Vec::new(),
             locks: Locks::default(),
             has_decided: false,
+            reservations: reservations::Reservations::default(),
             gateways: gateways::Gateways::default(),
             held: VecDeque::new(),
             held_sessions: BTreeSet::new(),

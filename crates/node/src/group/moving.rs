@@ -179,7 +179,7 @@ impl Group {
         let mut spans = std::mem::take(&mut self.spans);
         let foreign = match what {
             ReadWhat::Query(words) => self.foreign_of_words(words, &mut spans),
-            ReadWhat::Versions(keys) => keys.iter().find_map(|(_, key)| self.state.foreign(key)),
+            ReadWhat::Versions(keys, _) => keys.iter().find_map(|(_, key)| self.state.foreign(key)),
             ReadWhat::Whole(_)
             | ReadWhat::Locked(..)
             | ReadWhat::Holds(..)
@@ -416,6 +416,7 @@ impl Group {
         self.leader.mover.next_number += 1;
         let id = TransactionId { gateway, number: self.leader.mover.next_number };
         self.leader.locks.take_slots(id, slots.iter().copied());
+        self.leader.reservations.end_all();
         let batch = self.batch_number - u64::from(self.leader.builder.is_empty());
         self.leader.mover.present =
             Some(Moving { id, slots, to, since: now.instant, splits, stage: Stage::Draining { batch } });

@@ -28,6 +28,9 @@ const LOCK_MAX: u64 = ns(limits::LOCK_PATIENCE) * 21 / 20 + SECOND;
 /// The longest that something stays prepared when all groups are led.
 const PREPARED_MAX: u64 = ns(limits::PREPARED_PATIENCE) + 3 * SECOND;
 
+/// The longest that a leader keeps keys for a client that has watched them, with what its clock may be slow by.
+const RESERVATION_MAX: u64 = ns(limits::RESERVATION_BEGIN_MAX) * 21 / 20 + ns(limits::RESERVATION_MAX) + SECOND;
+
 /// The longest until nothing is under way any more when nobody asks for anything: who waits for the lock of a gateway
 /// that is gone gets it, or starts over.
 const SETTLED_MAX: u64 = LOCK_MAX + ns(limits::LOCK_WAIT_RENEWAL) + ns(limits::REQUEST_PATIENCE);
@@ -134,6 +137,15 @@ impl Universe {
         let mut failure = None;
         for group in process.cores[usize::from(core)].core.groups().filter(|group| group.is_leader()) {
             let (id, term) = (group.id().0, group.term());
+            let reservations: Vec<u64> = group.reservations().collect();
+            self.seen_reservations.retain(|(of, ..), _| *of != id || !reservations.is_empty());
+            for number in reservations {
+                let first = *self.seen_reservations.entry((id, term, number)).or_insert(self.now);
+                let age = self.now - first.max(led_since);
+                if age > RESERVATION_MAX {
+                    failure = Some(format!("group {id} keeps keys for a client for {} ms", age / 1_000_000));
+                }
+            }
             let holders: Vec<(TransactionId, bool)> = group.lock_holders().collect();
             if holders.is_empty() && self.seen_locks.is_empty() {
                 continue;

@@ -72,6 +72,7 @@ impl Universe {
             phases.note(Phase::Leads, standing == Standing::Serving);
             phases.note(Phase::HandOver, group.is_handing_over());
             phases.note(Phase::Locked, group.lock_count() > 0);
+            phases.note(Phase::Reserved, group.reservations().next().is_some());
             phases.note(Phase::Prepared, group.prepared_count() > 0);
             phases.note(Phase::Learner, !group.membership().learners.is_empty());
             phases.note(Phase::SlotMoves, group.is_moving_slots());

@@ -21,6 +21,7 @@ fn plan(seed: u64, nodes: usize, durability: Durability) -> Plan {
         moves: false,
         growth: false,
         repeats: false,
+        optimists: false,
         levels: false,
         liars: false,
         canary: None,
@@ -516,6 +517,30 @@ fn locks_that_outlast_their_gateways_are_caught() {
     let caught = (0..40).any(|seed| {
         let canary = Some(Canary::ForgottenLock);
         let failure = run(&Plan { canary, ..plan(seed, 3, Durability::Always) }).failure;
+        failure.is_some_and(|failure| failure.starts_with("locks-bounded"))
+    });
+    assert!(caught);
+}
+
+/// Clients that have failed are helped, in spite of all that goes wrong.
+#[test]
+fn what_is_reserved_for_optimists_holds_nobody_up() {
+    let mut coverage = Coverage::default();
+    for seed in 0..6 {
+        let moves = seed % 2 == 1;
+        let outcome = run(&Plan { optimists: true, moves, ..plan(seed, 3, Durability::Always) });
+        assert_eq!(outcome.failure, None, "seed {seed}");
+        coverage.add(&outcome.coverage);
+    }
+    assert!(coverage.seen(Phase::Reserved) > 0, "never: a key was reserved");
+}
+
+/// Nobody asks a leader how long it has kept a key for a client, either.
+#[test]
+fn a_reservation_that_is_never_ended_is_caught() {
+    let caught = (0..40).any(|seed| {
+        let canary = Some(Canary::EndlessReservation);
+        let failure = run(&Plan { optimists: true, canary, ..plan(seed, 3, Durability::Always) }).failure;
         failure.is_some_and(|failure| failure.starts_with("locks-bounded"))
     });
     assert!(caught);
