@@ -116,6 +116,15 @@ impl Group {
         self.leader.mover.present.is_some()
     }
 
+    /// True if slots are on their way to other groups, or are to be. Those that could not go lately are not waited for.
+    pub(super) fn is_giving_slots(&self, roster: &Roster) -> bool {
+        let Mover { present, put_off, .. } = &self.leader.mover;
+        let is_to_go =
+            |slot: u16| self.state.slots().group_of_slot(Slot(slot)) == self.id && !put_off.contains_key(&slot);
+        let mut others = roster.wanted().filter(|(.., to)| *to != self.id);
+        present.is_some() || others.any(|(first, last, _)| (first..=last).any(is_to_go))
+    }
+
     /// What has become of slots since the last call.
     pub(crate) fn take_slot_news(&mut self) -> Vec<Moved> {
         std::mem::take(&mut self.slot_news)

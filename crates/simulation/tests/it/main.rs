@@ -110,6 +110,7 @@ fn groups_come_into_being_and_nothing_is_lost_or_done_twice() {
         "a group split",
         "a group that split off was recovered from the log of another",
         "the end of a node was planned at a step of a split",
+        "the balancer split a group",
     ];
     for what in whats {
         assert!(probes.count(what) > 0, "never: {what}");
@@ -184,6 +185,15 @@ fn a_split_that_loses_something_is_caught() {
         });
         assert!(caught, "{canary:?}");
     }
+}
+
+#[test]
+fn a_balancer_that_splits_again_and_again_is_caught() {
+    let caught = (0..8).any(|seed| {
+        let broken = Plan { growth: true, canary: Some(Canary::RepeatedSplit), ..plan(seed, 3, Durability::Always) };
+        run(&broken).failure.is_some_and(|failure| failure.starts_with("one-split"))
+    });
+    assert!(caught, "a split began before the one before it had come about, and nobody noticed");
 }
 
 /// Versions side by side: nobody is given what it cannot read, and in the end all have the highest level.
