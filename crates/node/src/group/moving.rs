@@ -397,7 +397,7 @@ impl Group {
         }
         let splitting = self.next_split(&roster);
         if let Some((group, slots)) = &splitting
-            && let Some(why) = self.obstacle_to_split(slots, outlet.context.settings.replica_count)
+            && let Some(why) = self.obstacle_to_split(slots, &roster, outlet.context.settings.replica_count)
         {
             self.await_split(*group, why, now);
             return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY;
@@ -432,7 +432,7 @@ impl Group {
     }
 
     /// What a split has to wait for before its slots are locked.
-    fn obstacle_to_split(&self, slots: &[Slot], replicas: usize) -> Option<&'static str> {
+    fn obstacle_to_split(&self, slots: &[Slot], roster: &Roster, replicas: usize) -> Option<&'static str> {
         if self.leader.builder.level() < LEVEL_OF_SPLITS {
             Some("the group is at a level at which none does")
         } else if self.checkpointing.is_running() {
@@ -440,7 +440,7 @@ impl Group {
             Some("a checkpoint is being written")
         } else if slots.iter().any(|slot| self.leader.locks.is_slot_held(*slot)) {
             Some("an earlier move of some of the slots has not ended")
-        } else if self.changes_votes(replicas) {
+        } else if self.changes_votes(roster, replicas) {
             // The new group would begin with a voter that is about to be none, and nobody would let it go: where a
             // group lives that nobody has placed is not changed.
             Some(VOTERS_CHANGE)
@@ -520,7 +520,7 @@ impl Group {
     }
 
     fn go_on_moving(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        let changes_votes = self.changes_votes(outlet.context.settings.replica_count);
+        let changes_votes = self.changes_votes(&outlet.context.roster, outlet.context.settings.replica_count);
         let Some(moving) = &mut self.leader.mover.present else { return };
         let (id, lasted) = (moving.id, now.instant.since(moving.since));
         match &mut moving.stage {

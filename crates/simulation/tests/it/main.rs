@@ -166,6 +166,15 @@ fn groups_are_led_after_all() {
     }
 }
 
+/// A group was to split off from that of the metadata, and a node was leaving. Each waited for the other.
+#[test]
+fn a_group_splits_while_a_node_leaves() {
+    for seed in [1_143_041, 1_143_057] {
+        let growing = Plan { growth: true, moves: true, changes: true, ..plan(seed, 3, Durability::Always) };
+        assert_eq!(run(&growing).failure, None, "seed {seed}");
+    }
+}
+
 /// Power went everywhere, and groups lost the ends of their logs apart from one another: two of them held a slot.
 #[test]
 fn a_slot_is_held_by_one_group_after_power_has_gone() {
