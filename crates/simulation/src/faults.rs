@@ -191,7 +191,9 @@ impl Faults {
         let mut of_balancer = Prng::new(plan.seed ^ 0x73_6861_7265);
         // While versions are mixed there is such a limit, and no group may split.
         let is_halved = (splits || plan.growth && plan.levels && plan.canary.is_none()) && of_balancer.chance(1, 2);
-        let split_bytes = if is_halved { 500 + of_balancer.below(SPLIT_BYTES_MORE) } else { 0 };
+        let split_bytes = if is_halved { 300 + of_balancer.below(SPLIT_BYTES_MORE) } else { 0 };
+        // The balancer has its turn only while no operator lets groups come into being.
+        let growth_every = if is_halved && splits { 6 * growth_every } else { growth_every };
         let split_crash = if splits && of_growth.chance(2, 3) { 300 + of_growth.below(700) } else { 0 };
         let young_checkpoint_wait =
             if splits && of_growth.chance(2, 3) { SECOND + of_growth.below(9 * SECOND) } else { 5 * MILLISECOND };
@@ -302,7 +304,7 @@ impl Faults {
 }
 
 /// What a group may hold beyond some bytes before the balancer splits it, at most: of what clients write that is little.
-const SPLIT_BYTES_MORE: u64 = 6_000;
+const SPLIT_BYTES_MORE: u64 = 3_000;
 
 /// Nodes beyond which groups live on some of them only.
 const REPLICAS: usize = 3;

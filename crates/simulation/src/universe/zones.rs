@@ -118,7 +118,10 @@ impl Universe {
         if level < Levels::KNOWN.highest {
             self.fail(Invariant::OneSplit, format!("group {group} is to split off at level {level}"));
         } else if let Some(missing) = missing {
-            self.fail(Invariant::OneSplit, format!("group {group} is to split off, and group {missing} is not there yet"));
+            self.fail(
+                Invariant::OneSplit,
+                format!("group {group} is to split off, and group {missing} is not there yet"),
+            );
         }
     }
 
