@@ -285,8 +285,8 @@ impl Table {
         self.wake = i64::MAX;
     }
 
-    /// Hands these slots to a table of their own. No record is touched, but for those next to hashes whose fields have
-    /// deadlines: such hashes are counted.
+    /// Hands these slots to a table of their own. No record is touched, but for those next to hashes with deadlines of
+    /// fields: such hashes are counted.
     pub(crate) fn split_off(&mut self, slots: impl Iterator<Item = usize>) -> Self {
         let mut other = Self::new(self.slot_count);
         for index in slots {

@@ -188,7 +188,8 @@ fn size_text(bytes: u64) -> String {
 /// A core of a node has so many replicas to look after, by the splits of the balancer, and no more.
 const GROUPS_PER_CORE: u32 = 4;
 
-/// A split that leaves less than this part of a group's bytes on either side is of no use: a single slot holds the rest.
+/// A split that leaves less than this part of a group's bytes on either side is of no use: a single slot holds the
+/// rest.
 const HALF_PART: u64 = 4;
 
 /// Shares of bytes that differ by less than this part of the larger are even enough.
@@ -1798,7 +1799,7 @@ mod tests {
                 let Some(split) = self.decide(0, LEVEL_OF_SPLITS) else { return split_count };
                 self.begin(0, &split);
                 assert_eq!(self.decide(0, LEVEL_OF_SPLITS), None, "it has only begun");
-                assert_eq!(self.decide(1, LEVEL_OF_SPLITS), None, "whoever leads");
+                assert_eq!(self.decide(1, LEVEL_OF_SPLITS), None, "either leader knows");
             }
             unreachable!("it comes to rest")
         }

@@ -31,7 +31,7 @@ pub struct Bulletin {
     /// All members but the leader.
     pub followers: Vec<Follower>,
     /// Where a group that is too large would be split. Nothing while one of its slots, votes or splits is under way.
-    /// Said from the level of splits on: whoever knows no other takes it for damage.
+    /// Said from the level of splits on: older versions would take it for damage.
     pub halves: Option<Halves>,
 }
 
@@ -52,7 +52,7 @@ impl Halves {
         self.bytes[0].saturating_add(self.bytes[1])
     }
 
-    /// The two halves of slots whose bytes these are, in order of the slots: as equal by bytes as whole slots allow,
+    /// The two halves of these slots with their bytes, in order of the slots: as equal by bytes as whole slots allow,
     /// and then by number. Each has a slot at least.
     pub fn of(sizes: &[(Slot, u64)]) -> Option<Self> {
         let all: u64 = sizes.iter().map(|(_, bytes)| bytes).sum();

@@ -303,7 +303,7 @@ impl Faults {
     }
 }
 
-/// What a group may hold beyond some bytes before the balancer splits it, at most: of what clients write that is little.
+/// What a group may hold beyond some bytes before the balancer splits it, at most: clients write more than that.
 const SPLIT_BYTES_MORE: u64 = 3_000;
 
 /// Nodes beyond which groups live on some of them only.

@@ -83,8 +83,8 @@ impl Keyspace {
     }
 
     /// Hands the keys of these slots to a keyspace of their own, which goes on with the same sequence: their tables
-    /// change hands, and no key is looked at unless hashes have fields with deadlines. A checkpoint that is under way is
-    /// given up.
+    /// change hands, and no key is looked at unless hashes have fields with deadlines. A checkpoint that is under way
+    /// is given up.
     #[must_use]
     pub fn split_off(&mut self, slots: &BTreeSet<Slot>) -> Self {
         self.cancel_checkpoint();
