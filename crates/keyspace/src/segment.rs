@@ -50,6 +50,10 @@ pub(crate) struct Segment {
     records: HashTable<Record>,
     /// Lower bound of the deadlines of keys and of their fields; `i64::MAX` if none has one.
     pub(crate) earliest: i64,
+    /// Bytes of the records.
+    bytes: usize,
+    /// Sum of the deadlines of keys, its lower half first: a whole number of this size would be aligned to 16 bytes.
+    deadlines: [u64; 2],
     /// Number of keys with a deadline.
     pub(crate) expiring: u32,
     depth: u8,
@@ -93,6 +97,7 @@ impl Segment {
     /// Takes all keys out, and keeps the table.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Record> {
         (self.earliest, self.expiring, self.patience) = (i64::MAX, 0, 0);
+        (self.bytes, self.deadlines) = (0, [0, 0]);
         self.records.drain()
     }
 
@@ -118,6 +123,30 @@ impl Segment {
     #[inline]
     pub(crate) fn table_bytes(&self) -> usize {
         self.records.allocation_size()
+    }
+
+    /// Bytes of the records.
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Records that had so many bytes have so many now.
+    #[inline]
+    pub(crate) fn weigh(&mut self, before: usize, after: usize) {
+        self.bytes = self.bytes + after - before;
+    }
+
+    /// Sum of the deadlines of keys.
+    pub(crate) fn deadlines(&self) -> i128 {
+        let [low, high] = self.deadlines;
+        (u128::from(high) << 64 | u128::from(low)) as i128
+    }
+
+    /// Deadlines of keys have come and gone.
+    pub(crate) fn add_deadlines(&mut self, sum: i128) {
+        let sum = (self.deadlines() + sum) as u128;
+        self.deadlines = [sum as u64, (sum >> 64) as u64];
     }
 
     /// The keys, in the table's own order: the same for the same history.
@@ -326,8 +355,10 @@ impl Directory {
         for record in std::mem::take(&mut self.segments[old].records) {
             let hash = hasher.hash(record.key());
             let half = if hash & new_bit == 0 { &mut lower } else { &mut upper };
-            if record.deadline().is_some() {
+            half.bytes += record.footprint();
+            if let Some(deadline) = record.deadline() {
                 half.expiring += 1;
+                half.add_deadlines(i128::from(deadline));
             }
             if record.deadline().is_some() || record.fields_due().is_some() {
                 half.earliest = earliest;

@@ -285,7 +285,8 @@ impl Table {
         self.wake = i64::MAX;
     }
 
-    /// Hands these slots to a table of their own: no record is touched but to be counted.
+    /// Hands these slots to a table of their own. No record is touched, but for those next to hashes with deadlines of
+    /// fields: such hashes are counted.
     pub(crate) fn split_off(&mut self, slots: impl Iterator<Item = usize>) -> Self {
         let mut other = Self::new(self.slot_count);
         for index in slots {
@@ -301,11 +302,11 @@ impl Table {
             for segment in slot.segments() {
                 count += segment.len();
                 expiring += segment.expiring as usize;
+                bytes += segment.bytes();
+                deadlines += segment.deadlines();
                 to.wake = to.wake.min(segment.sweep_at());
-                for facts in segment.iter().map(Facts::of) {
-                    bytes += facts.bytes;
-                    hashes += usize::from(facts.fields_due.is_some());
-                    deadlines += facts.deadline.map_or(0, i128::from);
+                if self.expiring_hashes > 0 && segment.earliest < i64::MAX {
+                    hashes += segment.iter().filter(|record| record.fields_due().is_some()).count();
                 }
             }
             other.wake = other.wake.min(to.wake);
@@ -323,6 +324,29 @@ impl Table {
         other
     }
 
+    /// Panics unless the sums are those of the records.
+    #[cfg(test)]
+    pub(crate) fn check_sums(&self) {
+        let (mut count, mut expiring, mut hashes, mut deadlines) = (0, 0, 0, 0);
+        let mut bytes = self.slots.capacity() * size_of::<Slot>();
+        for slot in &self.slots {
+            bytes += slot.table_bytes();
+            for segment in slot.segments() {
+                let facts: Vec<Facts> = segment.iter().map(Facts::of).collect();
+                assert_eq!(segment.bytes(), facts.iter().map(|facts| facts.bytes).sum::<usize>());
+                let sum: i128 = facts.iter().filter_map(|facts| facts.deadline).map(i128::from).sum();
+                assert_eq!(segment.deadlines(), sum);
+                let timed = facts.iter().filter(|facts| facts.deadline.is_some()).count();
+                assert_eq!(segment.expiring as usize, timed);
+                (count, expiring) = (count + facts.len(), expiring + timed);
+                hashes += facts.iter().filter(|facts| facts.fields_due.is_some()).count();
+                (bytes, deadlines) = (bytes + segment.bytes(), deadlines + sum);
+            }
+        }
+        let found = (count, expiring, hashes, deadlines, bytes);
+        assert_eq!((self.count, self.expiring, self.expiring_hashes, self.deadline_sum, self.bytes), found);
+    }
+
     #[inline]
     fn position(&self, place: Place) -> Position {
         Position { rank: self.rank, slot: place.slot as u16, hash: place.hash }
@@ -331,6 +355,9 @@ impl Table {
     /// Brings the sums up to date after one record changed from `before` to `after`.
     fn account(&mut self, place: Place, before: Option<Facts>, after: Option<Facts>) {
         let block = &mut self.blocks[place.slot / BLOCK_SLOTS];
+        let [old_bytes, new_bytes] = [before, after].map(|facts| facts.map_or(0, |facts| facts.bytes));
+        self.slots[place.slot].segment_mut(place.hash).weigh(old_bytes, new_bytes);
+        self.bytes = self.bytes + new_bytes - old_bytes;
         let old = before.and_then(|facts| facts.deadline);
         let new = after.and_then(|facts| facts.deadline);
         let old_due = before.and_then(|facts| facts.fields_due);
@@ -347,6 +374,7 @@ impl Table {
         }
         if old != new {
             let segment = self.slots[place.slot].segment_mut(place.hash);
+            segment.add_deadlines(new.map_or(0, i128::from) - old.map_or(0, i128::from));
             if let Some(deadline) = old {
                 self.deadline_sum -= i128::from(deadline);
                 self.expiring -= 1;
@@ -376,8 +404,6 @@ impl Table {
             }
             _ => {}
         }
-        self.bytes += after.map_or(0, |facts| facts.bytes);
-        self.bytes -= before.map_or(0, |facts| facts.bytes);
     }
 
     /// Removes expired keys, and expired fields of hashes, until `budget`, a number of keys looked at and of fields
@@ -471,6 +497,8 @@ impl Table {
         }
         segment.earliest = earliest;
         segment.expiring -= timed as u32;
+        segment.weigh(bytes, 0);
+        segment.add_deadlines(-deadline_sum);
         segment.shrink(hasher);
         self.bytes = self.bytes + segment.table_bytes() - table_bytes - bytes;
         self.deadline_sum -= deadline_sum;
@@ -508,6 +536,7 @@ impl Table {
         let mut rest = (*budget).max(FIELDS_SWEPT_MIN);
         let mut purged = 0;
         let mut earliest = i64::MAX;
+        let (mut before, mut after, mut is_done) = (0, 0, true);
         for record in segment.iter_mut() {
             let mut due = record.fields_due();
             if due.is_some_and(|due| due <= now) {
@@ -515,16 +544,17 @@ impl Table {
                 if keeper.is_wanted(position, record) {
                     due = Some(now.saturating_add(WAIT_FOR_CHECKPOINT_MS));
                 } else if rest == 0 {
-                    return (false, purged);
+                    is_done = false;
+                    break;
                 } else {
-                    let bytes = record.footprint();
+                    before += record.footprint();
                     let count = record.purge_fields(now, rest);
                     rest = rest.saturating_sub(count);
                     *budget = budget.saturating_sub(count);
                     purged += 1;
                     tell(record.key(), Gone::Fields(count));
                     due = record.fields_due();
-                    self.bytes = self.bytes + record.footprint() - bytes;
+                    after += record.footprint();
                     self.expiring_hashes -= usize::from(due.is_none());
                 }
             }
@@ -532,11 +562,16 @@ impl Table {
                 earliest = earliest.min(deadline);
             }
             if due.is_some_and(|due| due <= now) {
-                return (false, purged);
+                is_done = false;
+                break;
             }
         }
-        segment.earliest = earliest;
-        (true, purged)
+        if is_done {
+            segment.earliest = earliest;
+        }
+        segment.weigh(before, after);
+        self.bytes = self.bytes + after - before;
+        (is_done, purged)
     }
 
     /// Frees the segments of one slot of a table that nobody uses any more, from the back; the number of keys freed,

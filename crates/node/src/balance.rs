@@ -14,6 +14,8 @@
 //!          ▼           from the fullest node to the emptiest: by groups, then by bytes
 //! ```
 //!
+//! A group that is too large is split, where it is, before it moves: see [`next_split`].
+//!
 //! There are to be so many groups that every core of a node has a replica to look after, and the slots are divided
 //! among them: what is missing is founded at once, and each gets its share when it has voters enough. More can be asked
 //! for.
@@ -24,12 +26,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stdx::Instant;
 use stdx::slot::{SLOT_COUNT, Slot, runs_of};
+use stdx::{Instant, Level};
 
-use crate::bulletin::Bulletin;
+use crate::bulletin::{Bulletin, Halves};
 use crate::core::Context;
 use crate::event::{GroupId, NodeId, Room};
+use crate::group::LEVEL_OF_SPLITS;
 use crate::limits;
 use crate::roster::{GROUPS_MAX, Roster};
 use crate::slots::SlotMap;
@@ -45,6 +48,8 @@ pub struct Held {
     pub learners: BTreeSet<u64>,
     /// Bytes that its keys take in memory.
     pub bytes: u64,
+    /// Where it would be split, if it is too large.
+    pub halves: Option<Halves>,
 }
 
 impl From<&Bulletin> for Held {
@@ -54,6 +59,7 @@ impl From<&Bulletin> for Held {
             voters: told.voters.iter().copied().collect(),
             learners: told.learners.iter().copied().collect(),
             bytes: told.bytes,
+            halves: told.halves,
         }
     }
 }
@@ -130,6 +136,61 @@ impl Filling {
         format!("is to hold {} slots, which come from groups {}", self.slot_count(), givers.join(", "))
     }
 }
+
+/// By what groups are split.
+#[derive(Clone, Copy, Debug)]
+pub struct Splitting<'a> {
+    /// Who holds which slots.
+    pub slots: &'a SlotMap,
+    /// A group that holds more is too large (`balance-split-bytes`); 0: none is.
+    pub bytes_max: u64,
+    /// Of the cluster.
+    pub level: Level,
+}
+
+/// A group is to split.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// The one that splits off: it does not exist yet.
+    pub group: GroupId,
+    /// The one that splits.
+    pub parent: GroupId,
+    /// What splits off: first, last.
+    pub slots: Vec<(Slot, Slot)>,
+    /// Bytes of these slots.
+    pub bytes: u64,
+    /// Why, in one line.
+    pub reason: String,
+}
+
+impl Split {
+    /// How many slots.
+    pub fn slot_count(&self) -> usize {
+        self.slots.iter().map(|(first, last)| usize::from(last.0 - first.0) + 1).sum()
+    }
+
+    /// What is going to happen, in one line.
+    pub fn text(&self) -> String {
+        let (parent, count, size) = (self.parent.0, self.slot_count(), size_text(self.bytes));
+        format!("will split off from group {parent}, with {count} slots and {size} of keys: {}", self.reason)
+    }
+}
+
+/// Bytes for people.
+fn size_text(bytes: u64) -> String {
+    match bytes {
+        0..0x1_0000 => format!("{bytes} bytes"),
+        0x1_0000..0x100_0000 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}
+
+/// A core of a node has so many replicas to look after, by the splits of the balancer, and no more.
+const GROUPS_PER_CORE: u32 = 4;
+
+/// A split that leaves less than this part of a group's bytes on either side is of no use: a single slot holds the
+/// rest.
+const HALF_PART: u64 = 4;
 
 /// Shares of bytes that differ by less than this part of the larger are even enough.
 const UNEVEN_PART: u64 = 5;
@@ -222,6 +283,21 @@ impl View<'_> {
         self.groups.get(&group.0).is_some_and(|held| held.voters.iter().all(|voter| self.heard.contains(voter)))
     }
 
+    /// True if a group lives where it is to live, and all who vote in it are there: it can split.
+    fn may_split_here(&self, group: GroupId) -> bool {
+        let (staying, Some(held)) = (self.staying(), self.groups.get(&group.0)) else { return false };
+        let is_at_home = match self.roster.placement(group) {
+            Some(_) => self.is_settled(group),
+            // It lives on all nodes. The first group has learners where there are more than vote.
+            None => {
+                held.voters.len() == self.replicas.min(staying.len())
+                    && (&held.voters | &held.learners) == staying
+                    && (group.0 == 0 || held.learners.is_empty())
+            }
+        };
+        is_at_home && self.is_whole(group) && held.voters.is_subset(&staying)
+    }
+
     /// True if a node that is heard is still being given a group.
     fn is_any_on_its_way(&self) -> bool {
         self.roster.placements().any(|(group, nodes)| {
@@ -275,6 +351,11 @@ pub(crate) fn view_of<'a>(context: &Context, roster: &'a Roster, now: Instant) -
             .collect(),
         lost: neighbours.lost(),
     }
+}
+
+/// By what groups are split, as a core knows it.
+pub(crate) fn splitting_of(context: &Context) -> Splitting<'_> {
+    Splitting { slots: &context.slots, bytes_max: context.settings.balance_split_bytes, level: context.level }
 }
 
 /// What is to be done next, if anything is.
@@ -571,6 +652,83 @@ pub fn next_filling(view: &View<'_>) -> Option<Filling> {
     (!slots.is_empty()).then_some(Filling { group, slots, givers, bytes })
 }
 
+/// The most groups that the balancer makes by splits: as many as the cores of all nodes can look after. None while it
+/// is not known of a node that stays what cores it has.
+fn split_count_max(view: &View<'_>) -> u32 {
+    let staying = view.staying();
+    let cores: Option<u32> = staying.iter().map(|node| view.cores.get(node).copied().map(u32::from)).sum();
+    let replicas = view.replicas.min(staying.len()).max(1) as u32;
+    (cores.unwrap_or(0) * GROUPS_PER_CORE / replicas).min(GROUPS_MAX)
+}
+
+/// The group that is to split next, if any holds more than a group should, and the slots that split off: the largest
+/// first, one at a time, and after all that is founded has its slots.
+///
+/// What is under way counts: a group whose new half has not been heard, or still has slots of it, splits no further,
+/// and what its leader said before it split is known by the number of slots. A group is halved, so it must double
+/// before it is split again.
+pub fn next_split(view: &View<'_>, by: &Splitting<'_>) -> Option<Split> {
+    let may_split = by.bytes_max > 0 && by.level >= LEVEL_OF_SPLITS && view.roster.is_balancing();
+    let is_too_large = |held: &Held| held.bytes > by.bytes_max && held.halves.is_some_and(|of| of.all() > by.bytes_max);
+    let mut large: Vec<(u32, u64)> =
+        view.groups.iter().filter(|(_, held)| is_too_large(held)).map(|(group, held)| (*group, held.bytes)).collect();
+    if !may_split || large.is_empty() {
+        return None;
+    }
+    let is_led = (0..view.group_count).all(|group| view.groups.contains_key(&group));
+    let grows = wanted_count(view) > view.group_count || next_filling(view).is_some();
+    if !is_led || grows || view.is_any_on_its_way() || view.group_count >= split_count_max(view) {
+        return None;
+    }
+    let wished = wished(view.roster, view.first_count);
+    large.sort_by_key(|(group, bytes)| (std::cmp::Reverse(*bytes), *group));
+    large.into_iter().find_map(|(group, _)| split_of(view, by, GroupId(group), &wished))
+}
+
+fn split_of(view: &View<'_>, by: &Splitting<'_>, parent: GroupId, wished: &[u32]) -> Option<Split> {
+    let held = view.groups.get(&parent.0)?;
+    let halves = held.halves?;
+    let wish = |slot: Slot| GroupId(wished[usize::from(slot.0)]);
+    let slots: BTreeSet<Slot> =
+        (0..SLOT_COUNT as u16).map(Slot).filter(|slot| by.slots.group_of_slot(*slot) == parent).collect();
+    let is_splitting = slots.iter().any(|slot| view.roster.parent(wish(*slot)) == Some(parent));
+    let is_told_before = slots.len() != usize::from(halves.slot_count);
+    let is_uneven = halves.bytes[0].min(halves.bytes[1]) < halves.all() / HALF_PART;
+    if is_splitting || is_told_before || is_uneven || !view.may_split_here(parent) {
+        return None;
+    }
+    // Those that are to go elsewhere stay until they do.
+    let goes: BTreeSet<Slot> = slots.range(halves.middle..).copied().filter(|slot| wish(*slot) == parent).collect();
+    if goes.is_empty() || goes.len() == slots.len() {
+        return None;
+    }
+    let (size, most) = (size_text(halves.all()), size_text(by.bytes_max));
+    let reason = format!("that one holds {size}, and balance-split-bytes is {most}");
+    let (group, bytes) = (GroupId(view.group_count), halves.bytes[1]);
+    Some(Split { group, parent, slots: runs_of(goes), bytes, reason })
+}
+
+/// What would be split, each taken to be done before the next.
+pub fn splits(view: &View<'_>, by: &Splitting<'_>) -> Vec<Step> {
+    let mut roster = view.roster.clone();
+    let mut groups = view.groups.clone();
+    let mut steps = Vec::new();
+    loop {
+        let group_count = roster.group_count(view.group_count);
+        let next = next_split(&View { roster: &roster, groups: groups.clone(), group_count, ..view.clone() }, by);
+        let Some(split) = next else { return steps };
+        let Some(parent) = groups.get_mut(&split.parent.0) else { return steps };
+        parent.bytes = parent.bytes.saturating_sub(split.bytes);
+        // Where halves of halves would be split nobody has measured.
+        parent.halves = None;
+        let new = Held { bytes: split.bytes, ..parent.clone() };
+        let nodes = new.voters.clone();
+        groups.insert(split.group.0, new);
+        roster.split(split.group, split.parent, &split.slots, view.first_count);
+        steps.push(Step { group: split.group, nodes, bytes: 0, reason: split.text() });
+    }
+}
+
 /// Who is to hold each slot when all that has been asked for is done.
 fn wished(roster: &Roster, first_count: u32) -> Vec<u32> {
     let even = SlotMap::even(first_count);
@@ -764,8 +922,10 @@ mod tests {
             (1..=nodes).for_each(|node| _ = roster.enlist(NodeId(node), Member::default()));
             let voters: BTreeSet<u64> = (1..=nodes.min(replicas as u64)).collect();
             let learners = BTreeSet::new();
-            let mut held =
-                |group| Held { leader: 1, voters: voters.clone(), learners: learners.clone(), bytes: bytes(group) };
+            let mut held = |group| {
+                let (voters, learners) = (voters.clone(), learners.clone());
+                Held { leader: 1, voters, learners, bytes: bytes(group), halves: None }
+            };
             let groups = (0..group_count).map(|group| (group, held(group))).collect();
             let heard = (1..=nodes).collect();
             Self { roster, groups, heard, replicas, group_count, cores: 0, lost: BTreeSet::new() }
@@ -840,7 +1000,8 @@ mod tests {
         /// What is wanted has come about.
         fn settle(&mut self) {
             for (group, nodes) in self.roster.placements() {
-                let held = self.groups.get_mut(&group.0).unwrap();
+                // One that is about to split off is nowhere yet.
+                let Some(held) = self.groups.get_mut(&group.0) else { continue };
                 held.voters.clone_from(nodes);
                 held.learners.clear();
                 held.leader = if nodes.contains(&held.leader) { held.leader } else { *nodes.first().unwrap() };
@@ -1270,5 +1431,401 @@ mod tests {
         let planned = plan(&world.view());
         assert_eq!(planned, world.rest());
         assert_eq!(plan(&world.view()), []);
+    }
+
+    const GIB: u64 = 1 << 30;
+
+    /// What the leader of a group says that holds these slots, each of so many bytes.
+    fn measure(world: &mut World, slots: &SlotMap, group: u32, bytes_of: impl Fn(u16) -> u64) {
+        let held = (0..SLOT_COUNT as u16).filter(|slot| slots.group_of_slot(Slot(*slot)).0 == group);
+        let sizes: Vec<_> = held.map(|slot| (Slot(slot), bytes_of(slot))).collect();
+        let held = world.groups.get_mut(&group).unwrap();
+        held.bytes = sizes.iter().map(|(_, bytes)| bytes).sum();
+        held.halves = Halves::of(&sizes);
+    }
+
+    /// A cluster whose group 1 is too large, and who holds what.
+    fn with_large_group(nodes: u64) -> (World, SlotMap) {
+        let mut world = World::new(nodes, 3, 3, |_| GIB);
+        world.cores = 1;
+        if nodes > 3 {
+            world.rest();
+        }
+        let slots = SlotMap::even(3);
+        measure(&mut world, &slots, 1, |_| 2 << 20);
+        (world, slots)
+    }
+
+    fn by(slots: &SlotMap) -> Splitting<'_> {
+        Splitting { slots, bytes_max: 8 * GIB, level: LEVEL_OF_SPLITS }
+    }
+
+    /// The group has split off, is led, and nobody has measured anything since.
+    fn come_about(world: &mut World, slots: &mut SlotMap, split: &Split) {
+        let Split { group, parent, slots: runs, bytes, .. } = split;
+        assert!(world.roster.split(*group, *parent, runs, world.group_count));
+        for slot in runs.iter().flat_map(|(first, last)| first.0..=last.0).map(Slot) {
+            slots.learn(crate::slots::Moved { slot, group: *group, epoch: slots.epoch_of(slot) + 1 });
+        }
+        let parent = world.groups.get_mut(&parent.0).unwrap();
+        (parent.bytes, parent.halves) = (parent.bytes - bytes, None);
+        let new = Held { bytes: *bytes, ..parent.clone() };
+        world.groups.insert(group.0, new);
+    }
+
+    #[test]
+    fn a_group_that_is_too_large_is_split_in_halves() {
+        for nodes in [1, 3, 5] {
+            let (mut world, mut slots) = with_large_group(nodes);
+            let split = next_split(&world.view(), &by(&slots)).expect("group 1 holds 10.7 GiB");
+            assert_eq!((split.group, split.parent), (GroupId(3), GroupId(1)));
+            assert_eq!((split.slot_count(), split.slots.len()), (2_731, 1), "half of 5461, in a run");
+            assert_eq!(split.bytes, 2_731 << 21);
+            assert_eq!(
+                split.text(),
+                "will split off from group 1, with 2731 slots and 5462 MiB of keys: that one holds 10922 MiB, and \
+                 balance-split-bytes is 8192 MiB"
+            );
+            let steps = splits(&world.view(), &by(&slots));
+            assert_eq!(steps.len(), 1, "{steps:?}");
+            assert_eq!((steps[0].group, steps[0].bytes), (GroupId(3), 0));
+            assert_eq!(steps[0].nodes, world.groups[&1].voters);
+            come_about(&mut world, &mut slots, &split);
+            for group in [1, 3] {
+                measure(&mut world, &slots, group, |_| 2 << 20);
+            }
+            assert_eq!(next_split(&world.view(), &by(&slots)), None, "and comes to rest");
+            assert_eq!(next_filling(&world.view()), None, "the new group has its slots");
+        }
+    }
+
+    #[test]
+    fn halves_are_of_bytes_and_no_group_is_split_for_the_sake_of_one_slot() {
+        let (mut world, slots) = with_large_group(3);
+        let first = (0..SLOT_COUNT as u16).find(|slot| slots.group_of_slot(Slot(*slot)).0 == 1).unwrap();
+        // Two slots hold nearly all, and one of them is the second of the group.
+        let large = [first + 1, first + 3_000];
+        measure(&mut world, &slots, 1, |slot| if large.contains(&slot) { 5 * GIB } else { 1_000 });
+        let split = next_split(&world.view(), &by(&slots)).unwrap();
+        let goes = |slot: u16| split.slots.iter().any(|(first, last)| (first.0..=last.0).contains(&slot));
+        assert_eq!(large.map(goes), [false, true]);
+        assert!((5 * GIB..6 * GIB).contains(&split.bytes), "{split:?}");
+        measure(&mut world, &slots, 1, |slot| if slot == large[0] { 20 * GIB } else { 1_000 });
+        assert_eq!(next_split(&world.view(), &by(&slots)), None, "it would be as large afterwards");
+        // One slot is all that it holds.
+        let mut alone = slots.clone();
+        for slot in (first + 1..first + 5_461).map(Slot) {
+            alone.learn(crate::slots::Moved { slot, group: GroupId(0), epoch: 1 });
+        }
+        measure(&mut world, &alone, 1, |_| 20 * GIB);
+        assert_eq!(next_split(&world.view(), &by(&alone)), None);
+    }
+
+    #[test]
+    fn no_group_is_split_unless_that_is_allowed() {
+        let (mut world, slots) = with_large_group(3);
+        assert!(next_split(&world.view(), &by(&slots)).is_some());
+        assert_eq!(next_split(&world.view(), &Splitting { level: Level(1), ..by(&slots) }), None);
+        assert_eq!(next_split(&world.view(), &Splitting { bytes_max: 0, ..by(&slots) }), None);
+        assert_eq!(next_split(&world.view(), &Splitting { bytes_max: 11 * GIB, ..by(&slots) }), None);
+        world.roster.balance(false);
+        assert_eq!(next_split(&world.view(), &by(&slots)), None);
+        world.roster.balance(true);
+        // Its leader is of a version that measures nothing, or has something under way.
+        world.groups.get_mut(&1).unwrap().halves = None;
+        assert_eq!(next_split(&world.view(), &by(&slots)), None);
+    }
+
+    #[test]
+    fn what_has_begun_is_not_begun_again() {
+        let (mut world, mut slots) = with_large_group(3);
+        let before = world.groups.clone();
+        let split = next_split(&world.view(), &by(&slots)).unwrap();
+        assert!(world.roster.split(split.group, split.parent, &split.slots, 3));
+        assert_eq!(next_split(&world.view(), &by(&slots)), None, "the new group has not been heard");
+        world.roster = Roster::default();
+        (1..=3).for_each(|node| _ = world.roster.enlist(NodeId(node), Member::default()));
+        come_about(&mut world, &mut slots, &split);
+        // What the leader of the group said before it split is still there.
+        world.groups.insert(1, before[&1].clone());
+        assert_eq!(next_split(&world.view(), &by(&slots)), None, "it tells of more slots than it has");
+        let old = SlotMap::even(3);
+        assert_eq!(next_split(&world.view(), &by(&old)), None, "nobody here has heard that the slots have gone");
+    }
+
+    #[test]
+    fn nothing_is_split_while_replicas_change_or_anybody_is_away() {
+        let change: [fn(&mut World); 6] = [
+            |world| _ = world.heard.remove(&2),
+            |world| _ = world.groups.get_mut(&1).unwrap().learners.insert(5),
+            |world| _ = world.groups.get_mut(&1).unwrap().voters.insert(5),
+            |world| _ = world.groups.remove(&2),
+            |world| world.leave(1),
+            |world| _ = world.roster.place(GroupId(2), [3, 4, 5].into()),
+        ];
+        for (place, change) in change.into_iter().enumerate() {
+            let (mut world, slots) = with_large_group(5);
+            let nodes = [1, 2, 3];
+            for group in 1..3 {
+                world.roster.place(GroupId(group), nodes.into());
+                world.groups.get_mut(&group).unwrap().voters = nodes.into();
+            }
+            world.groups.get_mut(&0).unwrap().learners = [4, 5].into();
+            assert!(next_split(&world.view(), &by(&slots)).is_some());
+            change(&mut world);
+            assert_eq!(next_split(&world.view(), &by(&slots)), None, "change {place}");
+        }
+    }
+
+    #[test]
+    fn no_more_groups_come_of_splits_than_cores_can_look_after() {
+        for (cores, count) in [(1, 4), (2, 8)] {
+            let (mut world, mut slots) = with_large_group(3);
+            world.cores = cores;
+            let most = Splitting { bytes_max: 1, ..by(&slots) }.bytes_max;
+            for round in 0.. {
+                assert!(round < 20, "it goes on for ever");
+                for group in world.groups.keys().copied().collect::<Vec<_>>() {
+                    measure(&mut world, &slots, group, |_| MIB);
+                }
+                let by = Splitting { bytes_max: most, ..by(&slots) };
+                let Some(split) = next_split(&world.view(), &by) else { break };
+                assert_eq!(
+                    split.parent,
+                    GroupId(
+                        (0..world.groups.len() as u32)
+                            .max_by_key(|group| { (world.groups[group].bytes, std::cmp::Reverse(*group)) })
+                            .unwrap()
+                    ),
+                    "the largest first"
+                );
+                come_about(&mut world, &mut slots, &split);
+            }
+            assert_eq!(world.groups.len(), count);
+        }
+    }
+
+    /// What one node knows of the groups: as leaders have told it, and some of that a while ago.
+    struct Hearsay {
+        told: BTreeMap<u32, Held>,
+        slots: SlotMap,
+        /// Bytes of each group when its leader told of it.
+        bytes: BTreeMap<u32, u64>,
+    }
+
+    /// A cluster in which anything may happen, and two nodes that lead the metadata by turns.
+    struct Adversary {
+        world: World,
+        prng: Prng,
+        slots: SlotMap,
+        sizes: Vec<u64>,
+        leaders: [Hearsay; 2],
+        /// Groups that have split off.
+        born: BTreeSet<u32>,
+        bytes_max: u64,
+    }
+
+    impl Adversary {
+        fn new(seed: u64) -> Self {
+            let mut prng = Prng::new(seed);
+            let (nodes, groups) = (1 + prng.below(6), 1 + prng.below(3) as u32);
+            let mut world = World::new(nodes, groups, 3, |_| 0);
+            world.cores = 1 + prng.below(3) as u16;
+            let slots = SlotMap::even(groups);
+            let leaders =
+                [(); 2].map(|()| Hearsay { told: BTreeMap::new(), slots: slots.clone(), bytes: BTreeMap::new() });
+            let bytes_max = 1_000 + prng.below(100_000);
+            let sizes = vec![0; SLOT_COUNT];
+            let mut all = Self { world, prng, slots, sizes, leaders, born: BTreeSet::new(), bytes_max };
+            all.live_where_they_are_to_live();
+            all
+        }
+
+        fn count(&self) -> u32 {
+            self.world.roster.group_count(self.world.group_count)
+        }
+
+        fn held_by(&self, group: u32) -> Vec<(Slot, u64)> {
+            let slots = (0..SLOT_COUNT as u16).map(Slot).filter(|slot| self.slots.group_of_slot(*slot).0 == group);
+            slots.map(|slot| (slot, self.sizes[usize::from(slot.0)])).collect()
+        }
+
+        fn unborn(&self) -> Option<GroupId> {
+            (0..self.count())
+                .map(GroupId)
+                .find(|group| self.world.roster.parent(*group).is_some() && !self.born.contains(&group.0))
+        }
+
+        /// Some are replaced, learn, and vote.
+        fn live_where_they_are_to_live(&mut self) {
+            self.world.settle();
+            let staying = self.world.staying();
+            let voters: BTreeSet<u64> = staying.iter().copied().take(3).collect();
+            for (group, held) in &mut self.world.groups {
+                if self.world.roster.placement(GroupId(*group)).is_none() {
+                    held.learners = if *group == 0 { &staying - &voters } else { BTreeSet::new() };
+                    held.voters.clone_from(&voters);
+                    held.leader = *voters.first().unwrap();
+                }
+            }
+        }
+
+        /// The split that is under way comes about.
+        fn split_off(&mut self) {
+            let Some(group) = self.unborn() else { return };
+            let parent = self.world.roster.parent(group).unwrap();
+            let runs: Vec<_> = self.world.roster.wanted().filter(|(.., to)| *to == group).collect();
+            for slot in runs.iter().flat_map(|(first, last, _)| *first..=*last).map(Slot) {
+                assert_eq!(self.slots.group_of_slot(slot), parent, "slots of another group were to split off");
+                let epoch = self.slots.epoch_of(slot) + 1;
+                self.slots.learn(crate::slots::Moved { slot, group, epoch });
+            }
+            let new = self.world.groups[&parent.0].clone();
+            self.world.groups.insert(group.0, new);
+            self.born.insert(group.0);
+        }
+
+        /// A leader of the metadata hears of a group, or where the slots are.
+        fn hear(&mut self, leader: usize, group: u32) {
+            let sizes = self.held_by(group);
+            let Some(held) = self.world.groups.get(&group) else { return };
+            let bytes: u64 = sizes.iter().map(|(_, bytes)| bytes).sum();
+            let is_splitting = self.unborn().and_then(|group| self.world.roster.parent(group)) == Some(GroupId(group));
+            let halves = if bytes > self.bytes_max && !is_splitting { Halves::of(&sizes) } else { None };
+            self.leaders[leader].told.insert(group, Held { bytes, halves, ..held.clone() });
+            self.leaders[leader].bytes.insert(group, bytes);
+        }
+
+        /// Groups come into being by splits alone.
+        fn view(&self, told: &BTreeMap<u32, Held>) -> View<'_> {
+            View { groups: told.clone(), founds_groups: false, ..self.world.view() }
+        }
+
+        /// What this leader of the metadata would let split.
+        fn decide(&self, leader: usize, level: Level) -> Option<Split> {
+            let Hearsay { told, slots, .. } = &self.leaders[leader];
+            let by = Splitting { slots, bytes_max: self.bytes_max, level };
+            next_split(&self.view(told), &by)
+        }
+
+        /// It does. Whatever it has not heard, this is allowed.
+        fn begin(&mut self, leader: usize, split: &Split) {
+            assert_eq!(self.unborn(), None, "one at a time: {split:?}");
+            assert_eq!(split.group.0, self.count());
+            let told = self.leaders[leader].bytes[&split.parent.0];
+            assert!(told > self.bytes_max, "{split:?} of {told}, of {}", self.bytes_max);
+            assert!(split.bytes >= told / HALF_PART && split.bytes <= told - told / HALF_PART, "{split:?} of {told}");
+            let staying = self.world.staying();
+            let cores = u64::from(self.world.cores) * staying.len() as u64;
+            let replicas = 3.min(staying.len() as u64);
+            assert!(u64::from(split.group.0 + 1) * replicas <= cores * u64::from(GROUPS_PER_CORE), "{split:?}");
+            let held = &self.leaders[leader].told[&split.parent.0];
+            assert!(held.voters.is_subset(&staying) && held.voters.is_subset(&self.world.heard), "{held:?}");
+            assert!(split.slot_count() < self.held_by(split.parent.0).len(), "it keeps no slot");
+            let Split { group, parent, slots, .. } = split;
+            assert!(self.world.roster.split(*group, *parent, slots, self.world.group_count));
+        }
+
+        /// Keys come and go: everywhere, in one slot, or not at all any more.
+        fn change_keys(&mut self) {
+            let most = 1 + self.prng.below(self.bytes_max);
+            match self.prng.below(5) {
+                0 => self.sizes.fill(0),
+                1 => self.sizes.fill(most / 1_000),
+                2 => self.sizes[self.prng.below(SLOT_COUNT as u64) as usize] = 3 * most,
+                _ => {
+                    let first = self.prng.below(SLOT_COUNT as u64) as usize;
+                    let last = (first + self.prng.below(4_000) as usize).min(SLOT_COUNT);
+                    self.sizes[first..last].fill(self.prng.below(2 + most / 1_000));
+                }
+            }
+        }
+
+        fn change_nodes(&mut self) {
+            let last = self.world.roster.all().map(|(node, _)| node.0).max().unwrap();
+            let node = 1 + self.prng.below(last);
+            match self.prng.below(6) {
+                0 if last < 8 => self.world.join(last + 1),
+                1 if self.world.staying().len() > 1 && self.world.staying().contains(&node) => self.world.leave(node),
+                2 => _ = self.world.heard.remove(&node),
+                3 => self.world.cores = 1 + self.prng.below(3) as u16,
+                _ => self.world.heard = (1..=last).collect(),
+            }
+        }
+
+        fn step(&mut self, level: Level) {
+            let leader = self.prng.below(2) as usize;
+            let group = self.prng.below(u64::from(self.count())) as u32;
+            match self.prng.below(16) {
+                0 | 1 => self.change_keys(),
+                2 => self.change_nodes(),
+                3 => self.live_where_they_are_to_live(),
+                4 | 5 => self.split_off(),
+                6 => self.leaders[leader].slots = self.slots.clone(),
+                // It has not been led, and nobody tells of it.
+                7 => _ = self.leaders[leader].told.remove(&group),
+                8..12 => self.hear(leader, group),
+                12 => {
+                    let told = self.leaders[leader].told.clone();
+                    if let Some(step) = next_step(&self.view(&told)) {
+                        self.world.roster.place(step.group, step.nodes);
+                    }
+                }
+                _ => {
+                    if let Some(split) = self.decide(leader, level) {
+                        assert!(level >= LEVEL_OF_SPLITS, "{split:?}");
+                        self.begin(leader, &split);
+                    }
+                }
+            }
+        }
+
+        /// All is heard, and nothing changes any more: how many groups still split.
+        fn rest(&mut self) -> usize {
+            let last = self.world.roster.all().map(|(node, _)| node.0).max().unwrap();
+            self.world.heard = (1..=last).collect();
+            for split_count in 0.. {
+                self.split_off();
+                for leader in [0, 1] {
+                    self.leaders[leader].slots = self.slots.clone();
+                }
+                loop {
+                    self.live_where_they_are_to_live();
+                    (0..self.count()).for_each(|group| self.hear(0, group));
+                    let told = self.leaders[0].told.clone();
+                    let Some(step) = next_step(&self.view(&told)) else { break };
+                    self.world.roster.place(step.group, step.nodes);
+                }
+                let Some(split) = self.decide(0, LEVEL_OF_SPLITS) else { return split_count };
+                self.begin(0, &split);
+                assert_eq!(self.decide(0, LEVEL_OF_SPLITS), None, "it has only begun");
+                assert_eq!(self.decide(1, LEVEL_OF_SPLITS), None, "either leader knows");
+            }
+            unreachable!("it comes to rest")
+        }
+    }
+
+    #[test]
+    fn whatever_leaders_have_heard_groups_split_one_at_a_time_and_come_to_rest() {
+        let (mut begun, mut at_rest) = (0, 0);
+        for seed in 0..80 {
+            let mut all = Adversary::new(seed);
+            for step in 0..400 {
+                all.step(if step < 100 { Level(1) } else { LEVEL_OF_SPLITS });
+            }
+            begun += all.born.len();
+            at_rest += all.rest();
+            assert_eq!(all.rest(), 0, "seed {seed}");
+            // What is too large now is so for want of cores, or because of a single slot.
+            let is_full = all.count() >= split_count_max(&all.world.view());
+            for group in 0..all.count() {
+                let sizes = all.held_by(group);
+                let bytes: u64 = sizes.iter().map(|(_, bytes)| bytes).sum();
+                let is_even = Halves::of(&sizes).is_some_and(|of| of.bytes[0].min(of.bytes[1]) >= of.all() / HALF_PART);
+                let holds = (bytes, all.bytes_max, is_even);
+                assert!(is_full || !is_even || bytes <= all.bytes_max, "seed {seed} group {group}: {holds:?}");
+            }
+        }
+        assert!(begun > 40 && at_rest > 40, "{begun} and {at_rest} splits: they try little");
     }
 }

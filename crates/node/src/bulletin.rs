@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use stdx::slot::{SLOT_COUNT, Slot};
 use stdx::{Instant, leb128};
 
 use crate::event::{GroupId, NodeId};
@@ -29,6 +30,44 @@ pub struct Bulletin {
     pub learners: Vec<u64>,
     /// All members but the leader.
     pub followers: Vec<Follower>,
+    /// Where a group that is too large would be split. Nothing while one of its slots, votes or splits is under way.
+    /// Said from the level of splits on: older versions would take it for damage.
+    pub halves: Option<Halves>,
+}
+
+/// Where the bytes of a group are halved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Halves {
+    /// How many slots the group holds: what was said before a split is known by it.
+    pub slot_count: u16,
+    /// The first slot of the second half.
+    pub middle: Slot,
+    /// Bytes of the keys of either half.
+    pub bytes: [u64; 2],
+}
+
+impl Halves {
+    /// Bytes of the keys of both.
+    pub fn all(&self) -> u64 {
+        self.bytes[0].saturating_add(self.bytes[1])
+    }
+
+    /// The two halves of these slots with their bytes, in order of the slots: as equal by bytes as whole slots allow,
+    /// and then by number. Each has a slot at least.
+    pub fn of(sizes: &[(Slot, u64)]) -> Option<Self> {
+        let all: u64 = sizes.iter().map(|(_, bytes)| bytes).sum();
+        let mut before = 0;
+        let mut best: Option<((u64, usize), Slot, u64)> = None;
+        for (place, pair) in sizes.windows(2).enumerate() {
+            before += pair[0].1;
+            let apart = (before.abs_diff(all - before), (2 * (place + 1)).abs_diff(sizes.len()));
+            if best.is_none_or(|(known, ..)| apart < known) {
+                best = Some((apart, pair[1].0, before));
+            }
+        }
+        let (_, middle, before) = best?;
+        Some(Self { slot_count: sizes.len() as u16, middle, bytes: [before, all - before] })
+    }
 }
 
 /// What a leader knows of another member.
@@ -109,9 +148,14 @@ impl Bulletin {
                 leb128::put(out, number);
             }
         }
+        if let Some(Halves { slot_count, middle, bytes }) = self.halves {
+            for number in [u64::from(slot_count), u64::from(middle.0), bytes[0], bytes[1]] {
+                leb128::put(out, number);
+            }
+        }
     }
 
-    /// Reads it back; `None` if it is none.
+    /// Reads it back, to the end; `None` if it is none.
     pub fn take(rest: &mut &[u8]) -> Option<Self> {
         let nodes = |rest: &mut &[u8]| (0..leb128::take(rest)?).map(|_| leb128::take(rest)).collect::<Option<_>>();
         let follower = |rest: &mut &[u8]| {
@@ -139,8 +183,20 @@ impl Bulletin {
             voters: nodes(rest)?,
             learners: nodes(rest)?,
             followers: (0..leb128::take(rest)?).map(|_| follower(rest)).collect::<Option<_>>()?,
+            halves: match rest.is_empty() {
+                true => None,
+                false => Some(Halves {
+                    slot_count: u16::try_from(leb128::take(rest)?).ok()?,
+                    middle: take_slot(rest)?,
+                    bytes: [leb128::take(rest)?, leb128::take(rest)?],
+                }),
+            },
         })
     }
+}
+
+fn take_slot(rest: &mut &[u8]) -> Option<Slot> {
+    u16::try_from(leb128::take(rest)?).ok().filter(|slot| usize::from(*slot) < SLOT_COUNT).map(Slot)
 }
 
 /// The latest bulletin of each group, and when it came.
@@ -197,6 +253,7 @@ mod tests {
             voters: vec![7, 8],
             learners: vec![u64::MAX >> 2],
             followers: vec![follower, other],
+            halves: None,
         }
     }
 
@@ -208,6 +265,30 @@ mod tests {
         assert_eq!(Bulletin::take(&mut rest), Some(bulletin(5)));
         assert!(rest.is_empty());
         assert!((0..bytes.len()).all(|length| Bulletin::take(&mut &bytes[..length]).is_none()));
+        let halves = Halves { slot_count: 16_384, middle: Slot(9_000), bytes: [1 << 40, 3] };
+        let more = Bulletin { halves: Some(halves), ..bulletin(5) };
+        let known = bytes.len();
+        bytes.clear();
+        more.put(&mut bytes);
+        assert_eq!(Bulletin::take(&mut &bytes[..]), Some(more));
+        assert!((0..bytes.len()).all(|length| Bulletin::take(&mut &bytes[..length]).is_none() == (length != known)));
+        let mut absurd = bytes[..known].to_vec();
+        [7, SLOT_COUNT as u64, 1, 1].iter().for_each(|number| leb128::put(&mut absurd, *number));
+        assert_eq!(Bulletin::take(&mut &absurd[..]), None, "there is no such slot");
+    }
+
+    #[test]
+    fn halves_are_as_equal_as_slots_allow() {
+        let of = |sizes: &[u64]| {
+            let sizes: Vec<_> = (100..).step_by(10).map(Slot).zip(sizes.iter().copied()).collect();
+            Halves::of(&sizes).map(|Halves { slot_count, middle, bytes }| (slot_count, middle.0, bytes))
+        };
+        assert_eq!(of(&[5, 5, 5, 5]), Some((4, 120, [10, 10])));
+        assert_eq!(of(&[0, 0, 0, 0, 0, 0]), Some((6, 130, [0, 0])), "by number");
+        assert_eq!(of(&[9, 0, 0, 0, 9]), Some((5, 120, [9, 9])), "by bytes, and then by number");
+        assert_eq!(of(&[1, 1, 1, 90]), Some((4, 130, [3, 90])));
+        assert_eq!(of(&[90, 1, 1, 1]), Some((4, 110, [90, 3])));
+        assert_eq!((of(&[90]), of(&[])), (None, None));
     }
 
     #[test]

@@ -41,4 +41,6 @@ pub enum Defect {
     BelievedAnswers,
     /// A group that splits off begins without what was changed last.
     LostTail,
+    /// The balancer splits a group again before the first split has come about.
+    RepeatedSplit,
 }

@@ -220,6 +220,8 @@ pub struct Settings {
     pub leader_zones: Vec<String>,
     /// `balance-rate-bytes`: bytes of a checkpoint that a group gives to others in a second; 0: any number.
     pub balance_rate_bytes: u64,
+    /// `balance-split-bytes`: a group that holds more is split; 0: none is.
+    pub balance_split_bytes: u64,
     /// `min-replicas-to-write`: other nodes that must be heard, or writes are refused.
     pub replicas_to_write: u64,
     /// `min-replicas-max-lag`: within how long.
@@ -309,6 +311,7 @@ impl Default for Settings {
             replace_after: Duration::ZERO,
             leader_zones: Vec::new(),
             balance_rate_bytes: 0,
+            balance_split_bytes: 0,
             replicas_to_write: 0,
             replica_lag_max: Duration::ZERO,
             read_staleness_max: Duration::ZERO,
@@ -509,6 +512,7 @@ impl Settings {
                 self.leader_zones = value.split(',').filter(|zone| !zone.is_empty()).map(str::to_owned).collect();
             }
             "balance-rate-bytes" => self.balance_rate_bytes = number as u64,
+            "balance-split-bytes" => self.balance_split_bytes = number as u64,
             "min-replicas-to-write" => self.replicas_to_write = number as u64,
             "min-replicas-max-lag" => self.replica_lag_max = Duration::from_secs(number as u64),
             "replica-read-max-staleness-ms" => self.read_staleness_max = Duration::from_millis(number as u64),

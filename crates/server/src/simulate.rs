@@ -174,6 +174,8 @@ enum CanaryName {
     ForgottenBeginning,
     /// Let groups that split off begin without what was changed last (with --growth).
     LostTail,
+    /// Let the balancer split a group again before the first split has come about (with --growth).
+    RepeatedSplit,
     /// Log what is new with a level before it has been raised: with --levels.
     EarlyLevel,
     /// Raise the level without asking which nodes know it: with --levels.
@@ -212,6 +214,7 @@ impl CanaryName {
             Self::FoundedTwice => Canary::FoundedTwice,
             Self::ForgottenBeginning => Canary::ForgottenBeginning,
             Self::LostTail => Canary::LostTail,
+            Self::RepeatedSplit => Canary::RepeatedSplit,
             Self::EarlyLevel => Canary::EarlyLevel,
             Self::BlindRise => Canary::BlindRise,
             Self::BelievedTerms => Canary::BelievedTerms,

@@ -64,6 +64,8 @@ pub struct Faults {
     pub growth_every: u64,
     /// Groups split as well: such a world begins at the level that allows it.
     pub splits: bool,
+    /// `balance-split-bytes`: groups that hold more are split by the balancer as well; 0: none are.
+    pub split_bytes: u64,
     /// A node dies right behind a step of a split: at the entry by which a group splits, or at the new one's first.
     pub split_crash: u64,
     /// For how long at most a checkpoint waits until it is on the disk, of groups that came into being on the way: as
@@ -138,6 +140,9 @@ impl Faults {
         if plan.canary == Some(Canary::LostTail) {
             (faults.splits, faults.growth_every) = (true, SECOND / 2);
         }
+        if plan.canary == Some(Canary::RepeatedSplit) {
+            (faults.splits, faults.split_bytes) = (true, 1_000);
+        }
         if plan.levels {
             // Anyone who starts may be another version.
             faults.kill_every = 2 * SECOND;
@@ -183,6 +188,12 @@ impl Faults {
         let splits = plan.growth && !plan.levels && plan.canary.is_none() && of_growth.chance(2, 3);
         // A split waits for much, and is refused meanwhile.
         let growth_every = if splits { growth_every / 3 } else { growth_every };
+        let mut of_balancer = Prng::new(plan.seed ^ 0x73_6861_7265);
+        // While versions are mixed there is such a limit, and no group may split.
+        let is_halved = (splits || plan.growth && plan.levels && plan.canary.is_none()) && of_balancer.chance(1, 2);
+        let split_bytes = if is_halved { 300 + of_balancer.below(SPLIT_BYTES_MORE) } else { 0 };
+        // The balancer has its turn only while no operator lets groups come into being.
+        let growth_every = if is_halved && splits { 6 * growth_every } else { growth_every };
         let split_crash = if splits && of_growth.chance(2, 3) { 300 + of_growth.below(700) } else { 0 };
         let young_checkpoint_wait =
             if splits && of_growth.chance(2, 3) { SECOND + of_growth.below(9 * SECOND) } else { 5 * MILLISECOND };
@@ -247,6 +258,7 @@ impl Faults {
             place_every,
             growth_every,
             splits,
+            split_bytes,
             split_crash,
             young_checkpoint_wait,
             upgrade_every,
@@ -290,6 +302,9 @@ impl Faults {
         }
     }
 }
+
+/// What a group may hold beyond some bytes before the balancer splits it, at most: clients write more than that.
+const SPLIT_BYTES_MORE: u64 = 3_000;
 
 /// Nodes beyond which groups live on some of them only.
 const REPLICAS: usize = 3;

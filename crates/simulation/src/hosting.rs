@@ -46,7 +46,12 @@ impl Universe {
             settings.set(name, value).expect("a parameter of ours");
         }
         let Zones { replace_after, balance_rate, .. } = &self.zones;
-        for (name, value) in [("replace-after", replace_after), ("balance-rate-bytes", balance_rate)] {
+        let split_bytes = &self.faults.split_bytes;
+        for (name, value) in [
+            ("replace-after", replace_after),
+            ("balance-rate-bytes", balance_rate),
+            ("balance-split-bytes", split_bytes),
+        ] {
             settings.set(name, &value.to_string()).expect("a parameter of ours");
         }
         assert_eq!(settings.replica_count, self.replica_count, "no parameter above changes it");
@@ -757,7 +762,7 @@ impl Universe {
             }
             Action::Log { level, line } => {
                 say!(self, "node {} {level:?}: {line}", machine + 1);
-                self.note_cause(&line);
+                self.note_cause(machine, core, &line);
             }
             Action::Fatal { line } if process.has_lost_checkpoint => {
                 say!(self, "node {} ends: {line}", machine + 1);
@@ -1477,6 +1482,7 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::ForgottenZones => Some(Defect::ForgottenZones),
         Canary::BelievedAnswers => Some(Defect::BelievedAnswers),
         Canary::LostTail => Some(Defect::LostTail),
+        Canary::RepeatedSplit => Some(Defect::RepeatedSplit),
     }
 }
 

@@ -43,11 +43,13 @@ pub enum Invariant {
     Replicated,
     /// At rest a zone holds two copies of a group only if all others with nodes hold one.
     Zoned,
+    /// The balancer begins one split at a time, and none at a level at which groups do not split.
+    OneSplit,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::Linearizable,
         Self::Conserved,
         Self::Serializable,
@@ -64,6 +66,7 @@ impl Invariant {
         Self::Ailments,
         Self::Replicated,
         Self::Zoned,
+        Self::OneSplit,
     ];
 
     /// Its name.
@@ -85,6 +88,7 @@ impl Invariant {
             Self::Ailments => "ailments",
             Self::Replicated => "replicated",
             Self::Zoned => "zoned",
+            Self::OneSplit => "one-split",
         }
     }
 }

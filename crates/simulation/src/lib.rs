@@ -94,6 +94,8 @@ pub enum Canary {
     ForgottenBeginning,
     /// A group that splits off begins without what was changed last of its slots.
     LostTail,
+    /// The balancer splits a group again before the first split has come about.
+    RepeatedSplit,
     /// Leaders log what is new with a level before it has been raised, and give it to anyone who follows.
     EarlyLevel,
     /// The level is raised without asking which nodes know it.

@@ -14,9 +14,10 @@ fn records_in(table: &Table, slot: Slot) -> impl Iterator<Item = &Record> {
 }
 
 impl Keyspace {
-    /// Bytes that the keys of a slot take.
+    /// Bytes that the keys of a slot take. No key is looked at.
     pub fn slot_bytes(&self, slot: Slot) -> usize {
-        (0..self.database_count()).flat_map(|database| self.records_of(database, slot)).map(Record::footprint).sum()
+        let slots = self.databases.iter().filter_map(|table| table.slot(usize::from(slot.0)));
+        slots.flat_map(crate::segment::Slot::segments).map(Segment::bytes).sum()
     }
 
     /// Number of keys of a slot in a database, among them those that have expired and not been swept away.
@@ -82,7 +83,8 @@ impl Keyspace {
     }
 
     /// Hands the keys of these slots to a keyspace of their own, which goes on with the same sequence: their tables
-    /// change hands, so that it takes no longer than to count the keys. A checkpoint that is under way is given up.
+    /// change hands, and no key is looked at unless hashes have fields with deadlines. A checkpoint that is under way
+    /// is given up.
     #[must_use]
     pub fn split_off(&mut self, slots: &BTreeSet<Slot>) -> Self {
         self.cancel_checkpoint();

@@ -1,5 +1,6 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use stdx::slot::Slot;
 use stdx::{Prng, UnixMillis};
 
 use super::*;
@@ -547,5 +548,55 @@ fn a_slot_takes_its_keys_with_their_versions_along_and_is_no_part_of_a_checkpoin
         assert!(taker.version(0, b"{hot}new", Moment::at(now, 0)) > latest);
         while !taker.checkpoint_step(5_000, &mut written) {}
         assert_eq!(picture(&restored(&written)), before, "seed {seed}");
+    }
+}
+
+#[test]
+fn sums_of_slots_are_those_of_their_keys_whatever_changes_and_splits_off() {
+    let check = |keyspace: &Keyspace| keyspace.databases.iter().for_each(Table::check_sums);
+    for seed in 0..5 {
+        let mut prng = Prng::new(seed);
+        let (mut keyspace, mut now) = (keyspace(), 1_000_000);
+        for round in 0..3_000 {
+            change(&mut keyspace, &mut now, &mut prng);
+            if prng.chance(1, 20) {
+                let mut edit = keyspace.edit(0, Moment::at(now, 0));
+                let field = prng.below(300).to_string();
+                let hash = format!("{{hot}}hash{}", prng.below(9));
+                let due = now + prng.below(3_000) as i64;
+                let timed = edit.modify_hash(hash.as_bytes(), |hash| {
+                    hash.set(field.as_bytes(), b"value");
+                    hash.set_deadline(field.as_bytes(), due)
+                });
+                assert!(timed.is_ok());
+            }
+            if round % 300 == 0 {
+                _ = keyspace.collect(Moment::at(now, 0), 200);
+                check(&keyspace);
+            }
+        }
+        // More than one segment holds.
+        let hot = stdx::slot::slot_of(b"{hot}");
+        for number in 0..2_500 {
+            let expiry = if number % 3 == 0 { Expiry::At(UnixMillis(now + number)) } else { Expiry::Clear };
+            keyspace.edit(0, Moment::at(now, 0)).set_string(format!("{{hot}}more{number}").as_bytes(), b"v", expiry);
+        }
+        assert!(keyspace.databases[0].slot(hot.0.into()).unwrap().segments().len() > 1);
+        check(&keyspace);
+        _ = keyspace.collect(Moment::at(now + 1_000, 0), 100_000);
+        check(&keyspace);
+        let mut slots: BTreeSet<Slot> = (0..stdx::slot::SLOT_COUNT as u16).map(Slot).collect();
+        slots.retain(|slot| *slot == hot || prng.chance(1, 2));
+        let (before, all) = (picture(&keyspace), keyspace.memory_bytes());
+        let bytes = slots.iter().map(|slot| keyspace.slot_bytes(*slot)).sum::<usize>();
+        let other = keyspace.split_off(&slots);
+        check(&keyspace);
+        check(&other);
+        assert!(bytes > 0 && keyspace.memory_bytes() <= all - bytes);
+        assert_eq!(slots.iter().map(|slot| keyspace.slot_bytes(*slot)).sum::<usize>(), 0);
+        assert_eq!(slots.iter().map(|slot| other.slot_bytes(*slot)).sum::<usize>(), bytes);
+        let mut halves = picture(&keyspace);
+        halves.extend(picture(&other));
+        assert_eq!(halves, before, "seed {seed}");
     }
 }

@@ -635,6 +635,7 @@ fn plan(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut W
     let told = overview.told.values().filter(|(_, age_ms)| is_fresh(*age_ms));
     view.groups = told.map(|(told, _)| (told.group.0, balance::Held::from(*told))).collect();
     let mut steps = balance::growth(&view);
+    steps.append(&mut balance::splits(&view, &balance::splitting_of(core)));
     steps.append(&mut balance::plan(&view));
     writer.array(steps.len());
     for step in steps {

@@ -44,6 +44,7 @@ impl Group {
             voters: self.membership().voters.clone(),
             learners: self.membership().learners.clone(),
             followers: followers.collect(),
+            halves: self.leader.halves,
         })
     }
 
@@ -59,6 +60,7 @@ impl Group {
             return;
         }
         self.bulletin_at = now.instant + limits::BULLETIN_INTERVAL;
+        self.leader.halves = self.halves(outlet.context);
         let Some(bulletin) = self.bulletin() else { return };
         let bytes = wire::encode_bulletin(&bulletin);
         let members = bulletin.voters.iter().chain(&bulletin.learners).map(|node| NodeId(*node));

@@ -7,7 +7,7 @@ use resp::Protocol;
 use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 
 use super::{Group, LEVEL_OF_SPLITS, Observed, Waiter};
-use crate::balance::{self, Spreading};
+use crate::balance::{self, Split, Splitting, Spreading};
 use crate::bulletin::{Bulletin, Bulletins};
 use crate::core::Context;
 use crate::defect::Defect;
@@ -234,7 +234,8 @@ impl Group {
         }
     }
 
-    /// The leader of the metadata sees to it that there are groups enough, and that those without slots get some.
+    /// The leader of the metadata sees to it that there are groups enough, that those without slots get some, and that
+    /// none is too large.
     fn grow(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         let is_by_itself = self.roster().is_empty();
         let mut roster = self.roster().clone();
@@ -258,7 +259,23 @@ impl Group {
                 self.leader.builder.want((Slot(first), Slot(last)), filling.group);
                 self.leader.waiters.push(Waiter::Silent);
             }
+        } else if self.check_numbering().is_ok() {
+            let by = Splitting { level: self.leader.builder.level(), ..balance::splitting_of(outlet.context) };
+            if let Some(split) = balance::next_split(&view, &by) {
+                self.split_off(&split, outlet);
+                if self.defect == Some(Defect::RepeatedSplit) {
+                    self.split_off(&Split { group: GroupId(split.group.0 + 1), ..split }, outlet);
+                }
+            }
         }
+    }
+
+    /// Logs that a group is to split.
+    fn split_off(&mut self, split: &Split, outlet: &mut Outlet<'_>) {
+        outlet.happened(Kind::Placement, Some(split.group), split.text());
+        self.numbering_batch = self.batch_number;
+        self.leader.builder.divide(split.group, split.parent, &split.slots);
+        self.leader.waiters.push(Waiter::Silent);
     }
 
     /// Names the nodes that must hold a group.
@@ -297,7 +314,9 @@ impl Group {
         let since = now.instant.since(self.serving_since);
         self.go_on_rising(outlet);
         self.grow(now, outlet);
-        if self.roster().is_empty() {
+        // A group that is about to come into being is not in the roster yet. One that splits off lives where the other
+        // one does: that must not change in between.
+        if self.roster().is_empty() || self.check_numbering().is_err() {
             return;
         }
         let mut view = balance::view_of(outlet.context, self.roster(), now.instant);

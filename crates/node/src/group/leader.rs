@@ -14,6 +14,7 @@ use super::{
     DeferredRead, Held, Inquiry, ReadRound, Waiter, endings, gateways, moving, relief, reservations, transfer,
 };
 use crate::blocking::Lines;
+use crate::bulletin::Halves;
 use crate::entry::Builder;
 use crate::locks::Locks;
 use crate::speculation::Speculation;
@@ -71,6 +72,8 @@ pub(crate) struct Leader {
     pub(super) giving: Vec<transfer::Giving>,
     /// Slots that are given to other groups.
     pub(super) mover: moving::Mover,
+    /// Where the group would be split, as was told last.
+    pub(super) halves: Option<Halves>,
     /// What scripts see of what is not applied yet.
     pub(super) speculation: Speculation,
     /// Sessions with a script that has become a transaction, by node and serial: what they send later waits.
@@ -123,6 +126,7 @@ impl Leader {
             given: BTreeMap::new(),
             giving: Vec::new(),
             mover: moving::Mover::default(),
+            halves: None,
             speculation: Speculation::new(databases),
             kept_out: BTreeSet::new(),
             sent_back: BTreeMap::new(),

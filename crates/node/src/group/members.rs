@@ -121,9 +121,13 @@ impl Group {
             .min_by_key(|(_, _, its)| *its)
     }
 
-    /// True while members change, or while a vote of the metadata group changes hands.
-    pub(super) fn changes_votes(&self, replicas: usize) -> bool {
-        self.replica.is_changing() || (self.id.0 == 0 && self.membership().voters.len() > replicas)
+    /// True while members change, or while a vote of the metadata group changes hands. A voter that leaves the cluster
+    /// does not count. It keeps its vote until every group has a leader that says it has let it go, and a group that
+    /// has not split off yet has no leader.
+    pub(super) fn changes_votes(&self, roster: &Roster, replicas: usize) -> bool {
+        let stays = |voter: &&u64| !roster.is_going(NodeId(**voter));
+        let is_giving = || self.membership().voters.iter().filter(stays).count() > replicas;
+        self.replica.is_changing() || (self.id.0 == 0 && is_giving())
     }
 
     /// A vote of the metadata group that must change hands: see [`balance::vote_change`].

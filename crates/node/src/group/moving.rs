@@ -116,6 +116,15 @@ impl Group {
         self.leader.mover.present.is_some()
     }
 
+    /// True if slots are on their way to other groups, or are to be. Those that could not go lately are not waited for.
+    pub(super) fn is_giving_slots(&self, roster: &Roster) -> bool {
+        let Mover { present, put_off, .. } = &self.leader.mover;
+        let is_to_go =
+            |slot: u16| self.state.slots().group_of_slot(Slot(slot)) == self.id && !put_off.contains_key(&slot);
+        let mut others = roster.wanted().filter(|(.., to)| *to != self.id);
+        present.is_some() || others.any(|(first, last, _)| (first..=last).any(is_to_go))
+    }
+
     /// What has become of slots since the last call.
     pub(crate) fn take_slot_news(&mut self) -> Vec<Moved> {
         std::mem::take(&mut self.slot_news)
@@ -388,7 +397,7 @@ impl Group {
         }
         let splitting = self.next_split(&roster);
         if let Some((group, slots)) = &splitting
-            && let Some(why) = self.obstacle_to_split(slots, outlet.context.settings.replica_count)
+            && let Some(why) = self.obstacle_to_split(slots, &roster, outlet.context.settings.replica_count)
         {
             self.await_split(*group, why, now);
             return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY;
@@ -424,7 +433,7 @@ impl Group {
     }
 
     /// What a split has to wait for before its slots are locked.
-    fn obstacle_to_split(&self, slots: &[Slot], replicas: usize) -> Option<&'static str> {
+    fn obstacle_to_split(&self, slots: &[Slot], roster: &Roster, replicas: usize) -> Option<&'static str> {
         if self.leader.builder.level() < LEVEL_OF_SPLITS {
             Some("the group is at a level at which none does")
         } else if self.checkpointing.is_running() {
@@ -432,7 +441,7 @@ impl Group {
             Some("a checkpoint is being written")
         } else if slots.iter().any(|slot| self.leader.locks.is_slot_held(*slot)) {
             Some("an earlier move of some of the slots has not ended")
-        } else if self.changes_votes(replicas) {
+        } else if self.changes_votes(roster, replicas) {
             // The new group would begin with a voter that is about to be none, and nobody would let it go: where a
             // group lives that nobody has placed is not changed.
             Some(VOTERS_CHANGE)
@@ -512,7 +521,7 @@ impl Group {
     }
 
     fn go_on_moving(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        let changes_votes = self.changes_votes(outlet.context.settings.replica_count);
+        let changes_votes = self.changes_votes(&outlet.context.roster, outlet.context.settings.replica_count);
         let Some(moving) = &mut self.leader.mover.present else { return };
         let (id, lasted) = (moving.id, now.instant.since(moving.since));
         match &mut moving.stage {

@@ -7,10 +7,12 @@ use message::GroupId;
 use message::entry::Born;
 use state::SplitOff;
 use stdx::log::HardState;
-use stdx::slot::Slot;
+use stdx::slot::{SLOT_COUNT, Slot};
 use stdx::{Duration, Instant};
 
-use super::Group;
+use super::{Group, LEVEL_OF_SPLITS};
+use crate::bulletin::Halves;
+use crate::core::Context;
 use crate::defect::Defect;
 use crate::event::Now;
 use crate::letter::Mail;
@@ -67,6 +69,28 @@ impl Group {
     /// True while the beginning of another group is in this one's log alone: then no checkpoint may pass over it.
     pub(crate) fn holds_beginnings(&self) -> bool {
         !self.splits.unkept.is_empty()
+    }
+
+    /// Where the group would be split, if it is too large, and nothing is under way with which a split would meet.
+    pub(super) fn halves(&self, context: &Context) -> Option<Halves> {
+        let bytes_max = context.settings.balance_split_bytes;
+        let is_too_large = bytes_max > 0 && self.state.keyspace().memory_bytes() as u64 > bytes_max;
+        let is_understood = self.leader.builder.level() >= LEVEL_OF_SPLITS;
+        if !is_too_large || !is_understood || !context.roster.is_balancing() {
+            return None;
+        }
+        // What is to go elsewhere goes first: afterwards there may be nothing to split.
+        let is_at_rest = !self.replica.is_changing()
+            && !self.is_giving_slots(&context.roster)
+            && !self.holds_beginnings()
+            && !self.has_unborn()
+            && !self.rests_on_parent();
+        if !is_at_rest {
+            return None;
+        }
+        let held = (0..SLOT_COUNT as u16).map(Slot).filter(|slot| self.state.slots().group_of_slot(*slot) == self.id);
+        let sizes: Vec<_> = held.map(|slot| (slot, self.state.keyspace().slot_bytes(slot) as u64)).collect();
+        Halves::of(&sizes)
     }
 
     /// The next group that must split off from this one, and with which slots.

@@ -54,6 +54,7 @@ pub static TABLE: &[Parameter] = &[
     free("backup-interval-s", "86400", Kind::Integer(1, 31_536_000)),
     free("backup-keep", "7", Kind::Integer(0, 1_000_000)),
     shared("balance-rate-bytes", "67108864", Kind::Memory(0, MEMORY_MAX)),
+    shared("balance-split-bytes", "8589934592", Kind::Memory(0, MEMORY_MAX)),
     fixed("bgsave_cpulist", "", Kind::Text),
     free("bind", "* -::*", Kind::Words),
     free("bind-source-addr", "", Kind::Words),

@@ -8,7 +8,7 @@ use super::door::{Door, ask, ask_status, list, number, text, value_of};
 use super::remove::{Watch, insist};
 use super::status::name;
 
-/// Show which groups would move between nodes next, why, and how many bytes would travel.
+/// Show which groups would move between nodes or split next, why, and how many bytes would travel.
 #[derive(Debug, Args)]
 pub struct PlanArguments {
     #[command(flatten)]
@@ -18,7 +18,8 @@ pub struct PlanArguments {
     json: bool,
 }
 
-/// Let groups move between nodes so that each holds its share, or let them stay where they are.
+/// Let groups move between nodes so that each holds its share, and split where they are too large, or let them stay as
+/// and where they are.
 #[derive(Debug, Args)]
 pub struct BalanceArguments {
     /// Whether groups move from now on.
@@ -29,9 +30,9 @@ pub struct BalanceArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Switch {
-    /// Groups move.
+    /// Groups move, and split.
     On,
-    /// Groups stay, but for those of nodes that leave.
+    /// Groups stay, but for those of nodes that leave, and none is split.
     Off,
 }
 
@@ -166,6 +167,14 @@ group 2 to 10.0.0.1:6379 10.0.0.3:6379, 3 MB: node 3 is empty
         assert_eq!(page(&status(), &steps), expected);
         assert_eq!(page(&status(), &json!([])), "every group lives where it is to live\n");
         assert!(page(&json!({"balancing": 0}), &json!([])).starts_with("balancing is off"));
+    }
+
+    #[test]
+    fn a_plan_names_a_group_that_is_to_split_off() {
+        let reason = "will split off from group 2, with 40 slots and 5000 MiB of keys";
+        let steps = json!([{"group": 3, "nodes": ["1", "2"], "bytes": 0, "seconds": 0, "reason": reason}]);
+        let expected = format!("group 3 to 10.0.0.1:6379 10.0.0.2:6379, 0 MB: {reason}\n1 steps, 0 MB in all\n");
+        assert_eq!(page(&status(), &steps), expected);
     }
 
     #[test]

@@ -189,3 +189,59 @@ fn a_slot_that_is_too_large_to_move_splits_off_and_goes_to_other_nodes() {
     assert_eq!(client.show(&format!("HLEN {key}")), before);
     assert_eq!(client.show(&format!("HSTRLEN {key} field5")), format!("(integer) {FIELD_BYTES}"));
 }
+
+/// Keys of 10 kB, three megabytes in all: half of them in each of two groups.
+const LARGE_KEYS: usize = 300;
+
+#[test]
+fn groups_that_are_too_large_split_by_themselves_while_clients_write() {
+    let mut cluster = Cluster::start(3);
+    let mut client = cluster.client(0);
+    assert_eq!(client.show("CONFIG SET balance-split-bytes 1mb"), "OK");
+    assert_eq!(cluster.ask(&mut client, "HOLDFAST BALANCE OFF"), "OK");
+    let value = "v".repeat(10_000);
+    for place in 0..LARGE_KEYS {
+        assert_eq!(client.show(&format!("SET large:{place} {value}{place}")), "OK");
+    }
+    let load = Load::begin(&cluster, &[0, 2]);
+    let slot_counts = |cluster: &Cluster| -> Vec<usize> {
+        let status = status(cluster, 1);
+        let groups = status["groups"].as_array().cloned().unwrap_or_default();
+        let led = groups.iter().filter(|group| group["leader"].as_str().is_some_and(|leader| !leader.is_empty()));
+        led.map(|group| count(group["slots"].as_str().unwrap_or_default())).collect()
+    };
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(slot_counts(&cluster).len(), 2, "the balancer is off");
+    assert_eq!(cluster.ask(&mut client, "HOLDFAST BALANCE ON"), "OK");
+    cluster.wait_until("both groups have split", |cluster| {
+        let counts = slot_counts(cluster);
+        counts.len() == 4 && counts.iter().all(|count| (2_500..5_700).contains(count))
+    });
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!(slot_counts(&cluster).len(), 4, "halves are small enough");
+    load.end();
+    for place in 0..LARGE_KEYS {
+        assert_eq!(
+            client.show(&format!("STRLEN large:{place}")),
+            format!("(integer) {}", 10_000 + place.to_string().len())
+        );
+    }
+    let (is_done, told) = cluster.tool(2, &["timeline"]);
+    assert!(is_done, "{told}");
+    for parent in [0, 1] {
+        let split = told.lines().find(|line| line.contains(&format!("will split off from group {parent}, with ")));
+        let split = split.unwrap_or_else(|| panic!("group {parent} split for no reason: {told}"));
+        assert!(split.contains(" KiB of keys: that one holds 1") && split.ends_with("balance-split-bytes is 1024 KiB"));
+    }
+    let (is_done, told) = cluster.tool(0, &["plan"]);
+    assert!(is_done && told == "every group lives where it is to live\n", "{told}");
+}
+
+/// How many slots a status names.
+fn count(runs: &str) -> usize {
+    let ends = |run: &str| {
+        let (first, last) = run.split_once('-').unwrap_or((run, run));
+        Some(last.parse::<usize>().ok()? + 1 - first.parse::<usize>().ok()?)
+    };
+    runs.split(',').filter_map(ends).sum()
+}

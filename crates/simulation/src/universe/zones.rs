@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use node::event::GroupId;
-use stdx::Prng;
+use stdx::{Levels, Prng};
 
 use super::{Universe, What, say};
+use crate::invariants::Invariant;
 use crate::{Canary, Plan, SECOND};
 
 /// How long a zone that is lost stays away, at least and beyond that.
@@ -93,12 +94,34 @@ impl Universe {
     }
 
     /// The balancer says why it moves something.
-    pub(crate) fn note_cause(&mut self, line: &str) {
+    pub(crate) fn note_cause(&mut self, machine: usize, core: u16, line: &str) {
         if line.ends_with("which nobody has heard for replace-after") {
             self.probes.reach("a node that was gone was replaced");
         }
+        if line.contains("and balance-split-bytes is") {
+            self.probes.reach("the balancer split a group");
+            self.check_split(machine, core, line);
+        }
         if line.contains(": zone z") {
             self.probes.reach("a copy went to another zone");
+        }
+    }
+
+    /// The balancer begins a split: where groups split at all, and after all earlier groups are there.
+    fn check_split(&mut self, machine: usize, core: u16, line: &str) {
+        let number = line.strip_prefix("group ").and_then(|rest| rest.split_once(':')?.0.parse().ok());
+        let group: u32 = number.expect("it names the group that is about to split off");
+        let host = &self.machines[machine].process.as_ref().expect("it is alive").cores[usize::from(core)];
+        let metadata = host.core.groups().find(|group| group.id().0 == 0).expect("its leader decides");
+        let level = metadata.state().level();
+        let missing = (self.group_count..group).find(|earlier| !self.has_served.contains(earlier));
+        if level < Levels::KNOWN.highest {
+            self.fail(Invariant::OneSplit, format!("group {group} is to split off at level {level}"));
+        } else if let Some(missing) = missing {
+            self.fail(
+                Invariant::OneSplit,
+                format!("group {group} is to split off, and group {missing} is not there yet"),
+            );
         }
     }
 

@@ -111,6 +111,7 @@ fn groups_come_into_being_and_nothing_is_lost_or_done_twice() {
         "a group split",
         "a group that split off was recovered from the log of another",
         "the end of a node was planned at a step of a split",
+        "the balancer split a group",
     ];
     for what in whats {
         assert!(probes.count(what) > 0, "never: {what}");
@@ -166,6 +167,15 @@ fn groups_are_led_after_all() {
     }
 }
 
+/// A group was to split off from that of the metadata, and a node was leaving. Each waited for the other.
+#[test]
+fn a_group_splits_while_a_node_leaves() {
+    for seed in [1_143_041, 1_143_057] {
+        let growing = Plan { growth: true, moves: true, changes: true, ..plan(seed, 3, Durability::Always) };
+        assert_eq!(run(&growing).failure, None, "seed {seed}");
+    }
+}
+
 /// Power went everywhere, and groups lost the ends of their logs apart from one another: two of them held a slot.
 #[test]
 fn a_slot_is_held_by_one_group_after_power_has_gone() {
@@ -185,6 +195,15 @@ fn a_split_that_loses_something_is_caught() {
         });
         assert!(caught, "{canary:?}");
     }
+}
+
+#[test]
+fn a_balancer_that_splits_again_and_again_is_caught() {
+    let caught = (0..8).any(|seed| {
+        let broken = Plan { growth: true, canary: Some(Canary::RepeatedSplit), ..plan(seed, 3, Durability::Always) };
+        run(&broken).failure.is_some_and(|failure| failure.starts_with("one-split"))
+    });
+    assert!(caught, "a split began before the one before it had come about, and nobody noticed");
 }
 
 /// Versions side by side: nobody is given what it cannot read, and in the end all have the highest level.
