@@ -1,12 +1,14 @@
 //! One node's replica of one group.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod log_reader;
+mod members;
+mod votes;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use bytes::Bytes;
-use raft::eraftpb::{
-    ConfChangeType, ConfChangeV2, ConfState, Entry as InnerEntry, EntryType, HardState as InnerHardState,
-};
+use raft::eraftpb::{Entry as InnerEntry, EntryType, HardState as InnerHardState};
 use raft::{Config, ProgressState, RawNode, ReadOnlyOption, SnapshotStatus, StateRole};
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 use stdx::{Instant, Prng};
@@ -16,6 +18,8 @@ use crate::lease::{Lease, Promise};
 use crate::limits;
 use crate::log::{Log, Offer, membership_of};
 use crate::message::{Message, MessageKind};
+use members::Lives;
+use votes::Ballot;
 
 /// How a replica behaves.
 #[derive(Clone, Debug)]
@@ -353,93 +357,11 @@ pub struct Replica {
     restoring: u64,
 }
 
-/// A peer's life that is being heard, and those before it.
-#[derive(Debug)]
-struct Lives {
-    /// `None` after its node has been let go: what it has said until then counts no more.
-    current: Option<u64>,
-    ended: VecDeque<u64>,
-    /// The life that has ended because its node was let go, and the term in which what it has said counts no more,
-    /// where it may have begun after that: see [`Replica::let_go`].
-    doubtful: Option<(u64, u64)>,
-}
-
-impl Lives {
-    fn new(current: u64) -> Self {
-        Self { current: Some(current), ended: VecDeque::new(), doubtful: None }
-    }
-
-    /// The node takes no part any more. Should it come back, it does so without what it had, and in another life.
-    fn end(&mut self) {
-        if let Some(ended) = self.current.take() {
-            self.ended.push_back(ended);
-        }
-    }
-
-    /// As [`Self::end`], if nobody knows whether the node has not come back already: in this term it is not heard.
-    fn end_in_doubt(&mut self, term: u64) {
-        self.doubtful = self.current.map(|life| (life, term));
-        self.end();
-    }
-
-    /// True while a node is not heard that may have every right to be.
-    fn is_in_doubt(&self) -> bool {
-        self.doubtful.is_some() && self.current.is_none()
-    }
-
-    /// The doubt is for the leader of that term alone: nothing counts later that was acknowledged to it.
-    fn end_doubt_but_of(&mut self, led_term: Option<u64>) {
-        if let Some((life, _)) = self.doubtful.take_if(|(_, term)| Some(*term) != led_term)
-            && self.current.is_none()
-        {
-            self.ended.retain(|ended| *ended != life);
-            self.current = Some(life);
-        }
-    }
-
-    /// False if the message comes from a life that has ended. Lives of different processes have no order (a clock that
-    /// was set back must not silence a node): one not heard of before is the next. Lives of one process have: the first
-    /// message of an earlier one may arrive after the first of a later one, by another connection, and must not end it.
-    fn hear(&mut self, life: u64) -> bool {
-        if self.current == Some(life) {
-            return true;
-        }
-        let has_passed =
-            |known: &u64| known >> limits::LIFE_COUNT_BITS == life >> limits::LIFE_COUNT_BITS && life <= *known;
-        if self.current.iter().chain(&self.ended).any(has_passed) {
-            return false;
-        }
-        self.ended.extend(self.current.replace(life));
-        if self.ended.len() > limits::LIVES_MAX {
-            self.ended.pop_front();
-        }
-        true
-    }
-}
-
 /// The way back of a node that lost its unsynced tail.
 #[derive(Clone, Copy, Debug)]
 struct Recovery {
     /// Commit index of a leader that has been told; `None` until one answered.
     target: Option<u64>,
-}
-
-/// Who has said yes to this replica, as far as the library has not been told because of somebody's doubt.
-///
-/// An entry that was acknowledged may be gone from one in doubt, so the usual quorum proves nothing. But anyone who is
-/// at least as far as *every* voter holds whatever any of them still holds: with such an election nothing is lost but
-/// what nobody has any more. A vote itself is always on disk before it is given, so there is still one leader in a
-/// term.
-#[derive(Debug, Default)]
-struct Ballot {
-    /// What is asked, and in which term.
-    subject: Option<(MessageKind, u64)>,
-    /// Who has said yes, and up to which entry that one may have acknowledged the log; [`NUMBER_MAX`] if that is not
-    /// known.
-    ///
-    /// [`NUMBER_MAX`]: limits::NUMBER_MAX
-    granted: BTreeMap<u64, u64>,
-    held: Vec<Message>,
 }
 
 impl Replica {
@@ -604,36 +526,6 @@ impl Replica {
         self.draw_election_timeout();
     }
 
-    /// A leader asks a quorum to bear with it for some more time: the library's next heartbeats carry the question.
-    fn ask_for_lease(&mut self) {
-        let raft = &self.raft.raft;
-        let term = raft.term;
-        let is_wanted = self.is_leader()
-            && !self.is_alone()
-            && raft.lead_transferee.is_none()
-            && !self.lease.is_surrendered(term)
-            && raft.commit_to_current_term()
-            && raft.pending_read_count() < limits::READS_WAITING_MAX;
-        if is_wanted {
-            let context = self.lease.next_context();
-            self.lease.ask(context, self.now, term);
-            let mut question = raft::eraftpb::Message::default();
-            question.set_entries(
-                vec![InnerEntry { data: context.to_le_bytes().to_vec().into(), ..InnerEntry::default() }].into(),
-            );
-            let raft = &mut self.raft.raft;
-            let committed = raft.raft_log.committed;
-            raft.read_only.add_request(committed, question, self.options.node);
-        }
-    }
-
-    /// True if nobody else can lead at this instant, so that what has been applied here is all that anybody was told.
-    /// The clock must have been read after the question came.
-    pub fn has_lease(&self, now: Instant) -> bool {
-        let raft = &self.raft.raft;
-        self.is_leader() && raft.lead_transferee.is_none() && self.lease.is_valid(raft.term, now)
-    }
-
     /// Makes leases last longer than the promises they rest on. Only a simulator has a use for it.
     #[doc(hidden)]
     pub fn break_by_stretching_leases(&mut self) {
@@ -644,24 +536,6 @@ impl Replica {
     #[doc(hidden)]
     pub fn break_by_voting_at_once(&mut self) {
         self.promise.break_it();
-    }
-
-    /// May it not yet ask for votes?
-    ///
-    /// Ticks may come in a burst: for its own vote, too, the clock decides. While a checkpoint is written there is
-    /// nothing between what is applied and the beginning of the log. And who is alone has won as soon as it asks: what
-    /// it holds must be on disk by then, which requests for votes wait for where there are others.
-    fn must_rest(&self) -> bool {
-        let log = &self.raft.raft.raft_log;
-        self.promise.holds() || self.restoring != 0 || self.is_alone() && log.persisted < log.last_index()
-    }
-
-    /// Starts an election now, if this replica may. One that does not vote may not: without any voters it would win.
-    pub fn campaign(&mut self) {
-        if self.raft.raft.promotable() && !self.must_rest() {
-            let _ = self.raft.campaign(); // a leader or a learner ignores it
-            self.draw_election_timeout();
-        }
     }
 
     /// Takes a peer's message. Messages of an earlier life of the sender, and requests for a vote that may not be
@@ -756,28 +630,6 @@ impl Replica {
         Ok(())
     }
 
-    /// The highest term that is taken from others now. Terms grow by elections; anyone who says a number far ahead
-    /// leads nobody further than [`limits::TERM_JUMP_MAX`] in the time of an election, however often it says so.
-    fn term_ceiling(&mut self) -> u64 {
-        if self.ticks - self.term_base.0 >= limits::TERM_CLIMB_TICKS {
-            self.term_base = (self.ticks, self.raft.raft.term);
-        }
-        self.term_base.1 + limits::TERM_JUMP_MAX
-    }
-
-    /// Somebody is in a term that is not believed. Should an honest member have been led there, the others must come to
-    /// it some time: they go there in steps, seldom.
-    fn climb(&mut self, ceiling: u64) {
-        let is_led = self.is_leader() || self.promise.holds();
-        let rest = if is_led { limits::TERM_CLIMB_TICKS_LED } else { limits::TERM_CLIMB_TICKS };
-        if self.ticks - self.climbed < rest || self.raft.raft.term >= ceiling {
-            return;
-        }
-        self.climbed = self.ticks;
-        self.raft.raft.become_follower(ceiling, raft::INVALID_ID);
-        self.draw_election_timeout();
-    }
-
     /// Believes any term that others say. Only a simulator has a use for it.
     #[doc(hidden)]
     pub fn break_by_believing_terms(&mut self) {
@@ -811,133 +663,6 @@ impl Replica {
         {
             progress.become_replicate();
         }
-    }
-
-    /// Takes a yes, and returns those that count now.
-    fn count_vote(&mut self, vote: Message) -> Vec<Message> {
-        let raft = &self.raft.raft;
-        let is_awaited = match vote.kind {
-            MessageKind::PreVoteReply => raft.state == StateRole::PreCandidate && vote.inner.term == raft.term + 1,
-            _ => raft.state == StateRole::Candidate && vote.inner.term == raft.term,
-        };
-        if !is_awaited {
-            return Vec::new();
-        }
-        let subject = Some((vote.kind, vote.inner.term));
-        if self.ballot.subject != subject {
-            self.ballot = Ballot { subject, ..Ballot::default() };
-        }
-        // Older versions do not say how far, and one in doubt does not know.
-        let is_known = !vote.is_in_doubt && vote.inner.index > 0;
-        let last = if is_known { vote.inner.index } else { limits::NUMBER_MAX };
-        self.ballot.granted.insert(vote.from(), last);
-        let mut counting = Vec::new();
-        if self.recovery.is_some() || vote.is_in_doubt {
-            self.ballot.held.push(vote);
-        } else {
-            counting.push(vote);
-        }
-        if self.missing_voters().is_empty() {
-            counting.append(&mut self.ballot.held);
-        }
-        counting
-    }
-
-    /// All who vote, or may vote already without this replica's knowing it: the log says so, and it is not known to be
-    /// committed, nor known that it cannot be.
-    fn electorate(&self) -> BTreeSet<u64> {
-        let membership = &self.membership;
-        let mut all: BTreeSet<u64> = membership.voters.iter().chain(&membership.voters_outgoing).copied().collect();
-        let applied = self.raft.raft.raft_log.applied;
-        let changes: Vec<(u64, Option<Change>)> = self
-            .raft
-            .store()
-            .entries_after(applied)
-            .filter(|entry| is_change(entry))
-            .map(|entry| (entry.index, Change::decode(&entry.data)))
-            .collect();
-        // By those who have said yes so far. Of two changes the second may have been decided by more than the first's.
-        let cannot_be_committed = |index: u64| {
-            let voters = &membership.voters;
-            let may_hold = |node: &&u64| {
-                **node == self.options.node || self.ballot.granted.get(node).is_none_or(|last| *last >= index)
-            };
-            changes.len() == 1
-                && membership.voters_outgoing.is_empty()
-                && voters.iter().filter(may_hold).count() <= voters.len() / 2
-        };
-        all.extend(changes.iter().filter_map(|(index, change)| match change {
-            Some(Change::AddVoter(node)) if !cannot_be_committed(*index) => Some(*node),
-            _ => None,
-        }));
-        all
-    }
-
-    /// Of a replica in doubt: the voters that have not said yes to it, as far as it has asked them.
-    pub fn missing_voters(&self) -> Vec<u64> {
-        let has_voted = |node: &u64| *node == self.options.node || self.ballot.granted.contains_key(node);
-        self.electorate().into_iter().filter(|node| !has_voted(node)).collect()
-    }
-
-    /// Takes the end of the log for whole although it may not be: an operator says so. What only this replica had
-    /// acknowledged, and lost, is given up.
-    pub fn trust(&mut self) {
-        self.recovery = None;
-    }
-
-    /// If others are asked for their votes now, all starts over. Nodes that may already vote, but are no voters here
-    /// yet, are asked too; the library asks the others.
-    fn begin_ballot(&mut self, messages: &mut Vec<Message>) {
-        let is_request = |message: &&Message| matches!(message.kind, MessageKind::Vote | MessageKind::PreVote);
-        let Some(request) = messages.iter().find(is_request).cloned() else { return };
-        self.ballot = Ballot::default();
-        let membership = &self.membership;
-        let knows = |node: &u64| membership.voters.contains(node) || membership.voters_outgoing.contains(node);
-        for node in self.electorate().into_iter().filter(|node| !knows(node) && *node != self.options.node) {
-            let mut invitation = request.clone();
-            invitation.inner.to = node;
-            messages.push(invitation);
-        }
-    }
-
-    /// True if a leader sends other entries where this replica's are committed. The library would take it for a message
-    /// of the past.
-    fn is_overtaken_by(&self, message: &Message) -> bool {
-        let inner = &message.inner;
-        let (floor, committed) = (self.floor_index(), self.committed_index());
-        let before = std::iter::once((inner.index, inner.log_term));
-        let mut all = before.chain(inner.entries.iter().map(|entry| (entry.index, entry.term)));
-        // Terms of a log never go back, so something is known of forgotten entries, too.
-        let floor_term = self.term_at(floor).unwrap_or_default();
-        inner.index < committed
-            && all.any(|(index, term)| match self.term_at(index) {
-                Some(own) => index <= committed && own != term,
-                None => index < floor && term > floor_term,
-            })
-    }
-
-    /// Adds a change of membership to the log, if this replica leads and no other change is under way. It takes effect
-    /// when it is committed.
-    ///
-    /// # Errors
-    /// When nothing has been added.
-    pub fn propose_change(&mut self, change: Change) -> Result<(), Dropped> {
-        let raft = &mut self.raft.raft;
-        if raft.state != StateRole::Leader || raft.lead_transferee.is_some() {
-            return Err(Dropped::NotLeader);
-        }
-        // Until an entry of its own term is committed there may be a change that it does not know to be committed.
-        if raft.has_pending_conf() || !raft.commit_to_current_term() {
-            return Err(Dropped::Changing);
-        }
-        let mut entry = InnerEntry { data: change.encode(), ..InnerEntry::default() };
-        entry.set_entry_type(EntryType::EntryConfChangeV2);
-        raft.pending_conf_index = raft.raft_log.last_index() + 1;
-        if !raft.append_entry(&mut [entry]) {
-            return Err(Dropped::WindowFull);
-        }
-        raft.bcast_append();
-        Ok(())
     }
 
     /// Hands leadership to a voter, as soon as that has caught up. Proposals are refused meanwhile; after an election
@@ -1133,99 +858,6 @@ impl Replica {
         Some(Restored { index: metadata.index, term: metadata.term, membership })
     }
 
-    /// Keeps account of changes of membership. True if the log gets one, or one is now known to be committed.
-    fn note_changes(&mut self, new_entries: &[InnerEntry], commit: u64) -> bool {
-        if let Some(first) = new_entries.first() {
-            self.changes.retain(|index| *index < first.index);
-        }
-        let new = new_entries.iter().filter(|entry| is_change(entry));
-        let count = self.changes.len();
-        self.changes.extend(new.map(|entry| entry.index));
-        let mut counts = self.changes.len() > count;
-        while self.changes.front().is_some_and(|index| *index <= commit) {
-            self.changes.pop_front();
-            counts = true;
-        }
-        counts
-    }
-
-    fn apply_change(&mut self, entry: &Entry) {
-        let change = Change::decode(&entry.data).expect("it was checked when it came");
-        self.note_joined(change, entry.index);
-        if entry.index <= self.folded_index {
-            return;
-        }
-        let (kind, node) = match change {
-            Change::AddLearner(node) => (ConfChangeType::AddLearnerNode, node),
-            Change::AddVoter(node) => (ConfChangeType::AddNode, node),
-            Change::Remove(node) => (ConfChangeType::RemoveNode, node),
-        };
-        match change {
-            Change::Remove(node) => self.let_go(node, entry.term),
-            Change::AddLearner(node) => self.take_back(node),
-            Change::AddVoter(_) => {}
-        }
-        let mut single = raft::eraftpb::ConfChangeSingle::default();
-        single.set_change_type(kind);
-        single.node_id = node;
-        let mut inner = ConfChangeV2::default();
-        inner.set_changes(vec![single].into());
-        // What cannot be (the last voter would go) is refused on every replica alike.
-        if let Ok(state) = self.raft.apply_conf_change(&inner) {
-            self.set_membership(&state);
-        }
-        self.draw_election_timeout();
-    }
-
-    /// A node takes no part any more, by an entry of this term. The group that tells who belongs to the cluster takes
-    /// nodes back as they are; from others they come back empty, and what they had acknowledged before must not be
-    /// believed of them then.
-    ///
-    /// What a node has acknowledged counts for the leader of that term alone. Others may be far behind: the life that
-    /// they hear may be the one in which the node has come back. So may a new leader, for changes of earlier terms.
-    fn let_go(&mut self, node: u64, term_of_entry: u64) {
-        let term = self.raft.raft.term;
-        if self.options.group == 0 || !self.is_leader() {
-            return;
-        }
-        let Some(lives) = self.lives.get_mut(&node) else { return };
-        if term_of_entry == term { lives.end() } else { lives.end_in_doubt(term) }
-    }
-
-    /// A node takes part again. A leader that does not know which of its lives it hears gives up its term: in the next
-    /// one nothing counts that was acknowledged before.
-    fn take_back(&mut self, node: u64) {
-        if !self.is_leader() {
-            return;
-        }
-        let term = self.raft.raft.term;
-        let Some(lives) = self.lives.get_mut(&node) else { return };
-        lives.end_doubt_but_of(Some(term));
-        if lives.is_in_doubt() {
-            self.raft.raft.become_follower(term, raft::INVALID_ID);
-        }
-    }
-
-    fn note_joined(&mut self, change: Change, index: u64) {
-        let joined = &mut self.raft.mut_store().joined;
-        match change {
-            Change::AddLearner(node) => _ = joined.insert(node, index),
-            Change::Remove(node) => _ = joined.remove(&node),
-            Change::AddVoter(_) => {}
-        }
-    }
-
-    fn set_membership(&mut self, state: &ConfState) {
-        self.membership = membership_of(state);
-        // Those that have promised were a quorum of those who took part before.
-        self.lease.end();
-        let raft = &mut self.raft.raft;
-        if raft.state == StateRole::Leader && !self.membership.voters.contains(&self.options.node) {
-            // The library lets who applies its own removal lead on, and then looks for its progress, which is gone.
-            raft.become_follower(raft.term, raft::INVALID_ID);
-        }
-    }
-
     /// Sorts out the messages that have to wait until their members have a checkpoint.
     fn take_transfers(&mut self, messages: &mut Vec<Message>) -> Vec<Transfer> {
         let mut transfers = Vec::new();
@@ -1263,99 +895,11 @@ impl Replica {
         self.finish_recovery();
     }
 
-    /// Gives up entries up to `index`, which must have been applied: the host does not hold them any more. A member
-    /// that still needs them will need a checkpoint.
-    pub fn compact(&mut self, index: u64) {
-        assert!(index <= self.raft.raft.raft_log.applied(), "compacting to {index} what is not applied");
-        self.raft.mut_store().compact(index);
-    }
-
-    /// Drops from memory what has been applied: entries up to `index`, and the oldest behind it while there are more
-    /// than `bytes_max`. The host holds them; for members that need them they are fetched.
-    pub fn forget(&mut self, index: u64, bytes_max: usize) {
-        let applied = self.raft.raft.raft_log.applied();
-        let log = self.raft.mut_store();
-        log.forget(index.min(applied).max(log.memory_index()));
-        log.forget_beyond(bytes_max, applied);
-    }
-
-    /// Entries that members lack and that are not in memory: the host must read them and hand them to
-    /// [`Replica::fetched`].
-    pub fn take_fetches(&mut self) -> Vec<Fetch> {
-        self.send_fetched();
-        let log = self.raft.mut_store();
-        let firsts = log.take_wanted();
-        let last = log.memory_index();
-        firsts.into_iter().map(|first| Fetch { first, last, terms: log.terms_from(first) }).collect()
-    }
-
-    /// The index below which nothing is known, and the terms of all entries of the log behind it: each with the index
-    /// from which it counts.
-    pub fn terms(&self) -> (u64, Vec<(u64, u64)>) {
-        self.raft.store().terms()
-    }
-
-    /// The host has read entries for [`Fetch::first`]; as many as it liked to, in order. None, if they are not there
-    /// yet: they are asked for again.
-    pub fn fetched(&mut self, first: u64, entries: &[Entry]) {
-        self.raft.mut_store().take_fetched(first, entries.iter().map(inner_entry).collect());
-        self.send_fetched();
-    }
-
-    /// The host does not hold the entry [`Fetch::first`] any more: who lacks it is given a checkpoint.
-    pub fn fetch_failed(&mut self, first: u64) {
-        let log = self.raft.mut_store();
-        log.take_fetched(first, Vec::new());
-        if first <= log.memory_index() {
-            log.compact(first);
-        }
-    }
-
-    fn send_fetched(&mut self) {
-        if !self.raft.store().has_fetched() {
-            return;
-        }
-        if !self.is_leader() {
-            return self.raft.mut_store().keep_fetched(&[]);
-        }
-        let next_of = |raft: &RawNode<Log>, node| raft.raft.prs().get(node).map_or(0, |progress| progress.next_idx);
-        let own = self.options.node;
-        let mut others: Vec<u64> =
-            self.raft.raft.prs().iter().map(|(node, _)| *node).filter(|node| *node != own).collect();
-        others.sort_unstable();
-        for node in &others {
-            // One message a round, until it has caught up with what is at hand, or has enough under way.
-            loop {
-                let before = next_of(&self.raft, *node);
-                if before > self.raft.store().memory_index() {
-                    break;
-                }
-                self.raft.raft.send_append(*node);
-                if next_of(&self.raft, *node) == before {
-                    break;
-                }
-            }
-        }
-        let next: Vec<u64> = others.iter().map(|node| next_of(&self.raft, *node)).collect();
-        self.raft.mut_store().keep_fetched(&next);
-    }
-
     /// True if it holds nothing and knows of no group to take part in: one that has never been given a checkpoint, or
     /// has been let go and has given up what it had. It votes for nobody until it has been given a checkpoint, unless
     /// it [has never acknowledged anything](Self::let_vote_vacant).
     pub fn is_vacant(&self) -> bool {
         self.membership.voters.is_empty() && self.membership.learners.is_empty() && self.last_index() == 0
-    }
-
-    /// The others may count this replica among those that vote since the group began, and it has never held anything of
-    /// the group. So it has acknowledged nothing that it could have forgotten, and votes as anyone with an empty log.
-    pub fn let_vote_vacant(&mut self, may_vote: bool) {
-        self.votes_vacant = may_vote;
-    }
-
-    /// True if this replica answers those who ask for its vote.
-    pub fn may_vote(&self) -> bool {
-        !self.is_vacant() || self.votes_vacant
     }
 
     /// A vacant replica has been let go: what it has said as a member is not to be taken for what it says as one again.
@@ -1372,16 +916,6 @@ impl Replica {
     /// What it keeps when it gives up everything else: it votes but once in a term, whatever it is to the group then.
     pub fn vacated_hard_state(&self) -> HardState {
         HardState { term: self.raft.raft.term, vote: self.raft.raft.vote, commit: 0 }
-    }
-
-    /// Who takes part, as far as entries have been applied.
-    pub fn membership(&self) -> &Membership {
-        &self.membership
-    }
-
-    /// True if a change of membership is under way.
-    pub fn is_changing(&self) -> bool {
-        self.raft.raft.has_pending_conf()
     }
 
     /// True if leadership is being handed over.
@@ -1445,93 +979,6 @@ impl Replica {
         self.raft.raft.term
     }
 
-    /// Index of the last entry of its log.
-    pub fn last_index(&self) -> u64 {
-        self.raft.raft.raft_log.last_index()
-    }
-
-    /// Index of the last entry that it has given up; 0 when it has them all.
-    pub fn floor_index(&self) -> u64 {
-        self.raft.store().floor_index()
-    }
-
-    /// Term of the entry at `index`, if it is still known.
-    pub fn term_at(&self, index: u64) -> Option<u64> {
-        // What has been replaced, and is not on its way to the disk yet, is still in the store. The library says 0 of
-        // what it does not know.
-        self.raft.raft.raft_log.term(index).ok().filter(|term| *term > 0)
-    }
-
-    /// Index up to which this replica's own log is safe, as the policy in force has it.
-    pub fn persisted_index(&self) -> u64 {
-        self.raft.raft.raft_log.persisted
-    }
-
-    /// Highest index known to be committed.
-    pub fn committed_index(&self) -> u64 {
-        self.raft.raft.raft_log.committed
-    }
-
-    /// An index that every member holds: as counted by a leader, as last heard by a follower. Compacting beyond it
-    /// leaves someone behind.
-    pub fn match_index_min(&self) -> u64 {
-        if !self.is_leader() {
-            return self.everywhere;
-        }
-        self.raft.raft.prs().iter().map(|(_, progress)| progress.matched).min().unwrap_or(0)
-    }
-
-    /// True if, by what this replica holds, the others may have decided something without it: where there are two
-    /// voters, and it is one, they cannot, unless it has heard of a change that lets them.
-    pub fn may_be_done_without(&self) -> bool {
-        let Membership { voters, voters_outgoing, .. } = &self.membership;
-        let node = self.options.node;
-        // A log that has lost its end may have lost such a change.
-        let is_whole = self.recovery.is_none() && voters_outgoing.is_empty();
-        let applied = self.raft.raft.raft_log.applied;
-        let lets_them = |entry: &InnerEntry| match Change::decode(&entry.data) {
-            Some(Change::AddVoter(_)) => true,
-            Some(Change::Remove(other)) => other == node,
-            _ => false,
-        };
-        let mut changes = self.raft.store().entries_after(applied).filter(|entry| is_change(entry));
-        !is_whole || voters.len() > 2 || !voters.contains(&node) || changes.any(lets_them)
-    }
-
-    /// An index that every member held when an earlier leader said so last.
-    pub fn everywhere_before(&self) -> u64 {
-        self.everywhere
-    }
-
-    /// Bytes of entries held in memory.
-    pub fn log_bytes(&self) -> usize {
-        self.raft.store().bytes()
-    }
-
-    /// Bytes of entries behind `index`; roughly, where they are not in memory any more.
-    pub fn log_bytes_after(&self, index: u64) -> u64 {
-        self.raft.store().bytes_after(index)
-    }
-
-    /// The library draws election time-outs from the thread's generator whenever it resets one. Ours replaces it, so
-    /// that the same seed gives the same elections.
-    fn draw_election_timeout(&mut self) {
-        let raft = &mut self.raft.raft;
-        let key = Some((raft.term, raft.state, raft.leader_id));
-        if key != self.drawn_for {
-            self.drawn_for = key;
-            let least = self.options.election_ticks + limits::ELECTION_TICKS_BEHIND;
-            let mut draw = |spread: u32| self.jitter.below(u64::from(spread)) as usize;
-            self.election_timeout_ticks = least as usize + draw(limits::ELECTION_TICKS_SPREAD);
-            let (least, spread) = match raft.state {
-                StateRole::Candidate => limits::CAMPAIGN_TICKS,
-                _ => limits::PRE_CAMPAIGN_TICKS,
-            };
-            self.campaign_ticks = least as usize + draw(spread);
-        }
-        raft.set_randomized_election_timeout(self.election_timeout_ticks);
-    }
-
     fn wrap_messages(&self, inner: Vec<raft::eraftpb::Message>, messages: &mut Vec<Message>) {
         if inner.is_empty() {
             return;
@@ -1546,70 +993,6 @@ impl Replica {
             }
             Some(message)
         }));
-    }
-
-    /// A member says that it holds nothing, although this leader knows of something that it had: it was let go, and was
-    /// made a member again before it heard so. It is fed again from where it is.
-    pub fn note_emptied(&mut self, node: u64) {
-        if !self.is_leader() {
-            return;
-        }
-        let next = self.raft.raft.raft_log.last_index() + 1;
-        if self.raft.raft.prs().get(node).is_some_and(|progress| progress.matched > 0) {
-            self.probe_anew(node, next);
-        }
-    }
-
-    /// What a member had acknowledged counts no more: it is asked what it holds, from this entry on.
-    fn probe_anew(&mut self, node: u64, next: u64) {
-        let Some(progress) = self.raft.raft.mut_prs().get_mut(node) else { return };
-        progress.matched = 0;
-        progress.become_probe();
-        progress.next_idx = next;
-        self.raft.raft.send_append(node);
-    }
-
-    /// A follower has lost the end of its log. What it had acknowledged no longer counts, and it must be sent again.
-    fn readmit(&mut self, from: u64, incarnation: u64, last: u64) {
-        // Before an entry of its term is committed a leader does not know how far the past was committed.
-        if !self.is_leader() || !self.raft.raft.commit_to_current_term() {
-            return;
-        }
-        let (term, commit) = (self.raft.raft.term, self.raft.raft.raft_log.committed);
-        // Once a life: a duplicate on its way for long would set the follower back.
-        let first = self.readmitted.insert(from, incarnation) != Some(incarnation);
-        let next = last.min(self.raft.raft.raft_log.last_index()) + 1;
-        let Some(progress) = self.raft.raft.prs().get(from) else { return };
-        if first && progress.matched > last {
-            self.probe_anew(from, next);
-        }
-        let mut welcome = Message::own(MessageKind::Welcome, self.options.node, from, self.options.incarnation, term);
-        welcome.inner.commit = commit;
-        self.outbox.push(welcome);
-    }
-
-    fn ask_to_rejoin(&mut self) {
-        let waiting = self.recovery.is_some_and(|recovery| recovery.target.is_none());
-        let Some(leader) = self.leader().filter(|_| waiting) else { return };
-        let mut rejoin = Message::own(
-            MessageKind::Rejoin,
-            self.options.node,
-            leader,
-            self.options.incarnation,
-            self.raft.raft.term.max(1),
-        );
-        rejoin.inner.index = self.last_index();
-        self.outbox.push(rejoin);
-    }
-
-    fn finish_recovery(&mut self) {
-        let raft_log = &self.raft.raft.raft_log;
-        let held = raft_log.persisted.min(raft_log.committed);
-        if let Some(Recovery { target: Some(target) }) = self.recovery
-            && held >= target
-        {
-            self.recovery = None;
-        }
     }
 }
 

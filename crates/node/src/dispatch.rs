@@ -1,23 +1,24 @@
 //! From bytes to requests, and from requests to where they are carried out.
 
+mod check;
+mod near;
+
 use std::sync::Arc;
 
 use command::{Flag, Join, Refusal, Span as KeySpan};
-use keyspace::{AHEAD_MAX, Ahead, Body, Class, DataCommand, Moment, Patience, Policy};
-use resp::{Args, Glance, Limits, Parsed, Span, Writer};
-use stdx::slot::slot_of;
+use keyspace::{AHEAD_MAX, Ahead, Body, Class, DataCommand, Moment, Patience};
+use resp::{Args, Glance, Limits, Parsed, Writer};
 
-use crate::acl::{Denial, LogEntry, Where};
-use crate::catalog::{container_of, full_name};
+use crate::acl::Where;
+use crate::catalog::container_of;
 use crate::commands::{self, ControlCommand, Flow, Known, Question, Queued};
 use crate::core::{Context, Core};
-use crate::entry::{Reader, put_words};
+use crate::entry::put_words;
 use crate::event::{Action, GroupId, Room, SessionId};
 use crate::group::{Group, LOADING};
 use crate::hot::Load;
 use crate::letter::{Mail, Origin, PlainKind, PlainRequest, Request, RequestBody};
 use crate::limits;
-use crate::nearby::NearRead;
 use crate::observe::other_databases;
 use crate::redirect;
 use crate::relay::Purpose;
@@ -26,6 +27,7 @@ use crate::router;
 use crate::session::{Hold, OwnTicket, write_at_once};
 use crate::tally::Asked;
 use crate::transaction::{Progress, Work};
+use check::{is_http, passes_multi};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -323,159 +325,6 @@ impl Core {
         }
     }
 
-    fn is_known_to(&self, id: SessionId) -> bool {
-        self.context.users.default_user().needs_no_password()
-            || self.sessions.get(id).is_some_and(|session| session.is_authenticated)
-    }
-
-    /// Whether a request may be carried out, as far as that can be told before its keys are looked at.
-    #[inline]
-    fn check(&mut self, id: SessionId, known: Known, args: Args<'_>) -> Result<(), Refusal> {
-        let session = self.sessions.get(id).expect("its request is being looked at");
-        if !session.is_authenticated && !known.has(Flag::NoAuth) && !self.is_known_to(id) {
-            return Err(Refusal::NO_AUTH);
-        }
-        let is_read_only = self.context.settings.is_site_read_only && !session.writes_for_site;
-        if is_read_only && self.changes_data(known, args) {
-            return Err(Refusal::new("READONLY You can't write against a read only replica."));
-        }
-        if !known.accepts(args.len()) {
-            return Err(Refusal::wrong_arity(&full_name(known, container_of(known, args))));
-        }
-        if session.multi.is_some()
-            && known.has(Flag::NoMulti)
-            && !matches!(known, Known::Control(command) if matches!(command.body, commands::Body::Flow(_)))
-        {
-            return Err(Refusal::new("ERR Command not allowed inside a transaction"));
-        }
-        if !session.user.is_unrestricted
-            && let Err(denial) = session.user.check(known, args)
-        {
-            let place = if session.multi.is_some() { Where::Transaction } else { Where::TopLevel };
-            let refusal = denial.refusal(&session.user.name);
-            self.note_denial(id, denial, place);
-            return Err(refusal);
-        }
-        if !self.is_loaded() && !known.has(Flag::Loading) {
-            return Err(Refusal::new(LOADING));
-        }
-        if let Some(is_function) = self.context.busy.values().next()
-            && !passes_busy(known, args)
-        {
-            let command = if *is_function { "FUNCTION" } else { "SCRIPT" };
-            return Err(Refusal::new(format!(
-                "BUSY Redis is busy running a script. You can only call {command} KILL or SHUTDOWN NOSAVE."
-            )));
-        }
-        if self.context.is_expelled && known.works_on_data() {
-            return Err(Refusal::new(EXPELLED));
-        }
-        if let Known::Data(command) = known {
-            let is_write = matches!(command.body, Body::Mutate(_));
-            if is_write {
-                self.check_write(command)?;
-            }
-            // A read may have to be answered by another node.
-            if is_write || self.context.is_clustered {
-                self.context.check_level(command.name, args)?;
-            }
-        }
-        if self.context.settings.cluster_redirect {
-            redirect::check(&self.context, session.reading.is_some(), known, args)?;
-            if let Known::Data(command) = known
-                && router::is_sort_by_keys(command, args)
-                && let Some(option) = router::far_option_of_sort(args, &self.context.slots)
-            {
-                return Err(Refusal::new(format!("ERR {option} option of SORT denied in Cluster mode.")));
-            }
-        }
-        let session = self.sessions.get(id).expect("its request is being looked at");
-        if session.is_subscribed() && session.is_in_subscribed_mode() && !passes_subscribed_mode(known) {
-            let name = full_name(known, container_of(known, args));
-            return Err(Refusal::new(format!(
-                "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in \
-                 this context"
-            )));
-        }
-        Ok(())
-    }
-
-    /// Remembers what was denied to a client (ACL LOG).
-    pub(crate) fn note_denial(&mut self, id: SessionId, denial: Denial, place: Where) {
-        let Some(session) = self.sessions.get(id) else { return };
-        let client = commands::describe(session, &self.context, self.now);
-        let entry = LogEntry::new(denial, place, &session.user.name, self.now.unix, client);
-        self.context.acl_log.push(entry, self.context.settings.acl_log_count_max);
-    }
-
-    #[inline]
-    pub(crate) fn check_write(&self, command: &DataCommand) -> Result<(), Refusal> {
-        // In a cluster the leader may have room.
-        if let Room::None(reason) = &self.context.room
-            && !self.context.is_clustered
-        {
-            return Err(Refusal::new(format!("MISCONF No room on disk for this write: {reason}")));
-        }
-        let limit = self.context.settings.maxmemory_bytes;
-        if limit > 0 && command.has(Flag::Denyoom) && self.used_memory_bytes() > limit && !self.can_evict() {
-            return Err(Refusal::OUT_OF_MEMORY);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn can_evict(&self) -> bool {
-        if self.context.settings.import_mode {
-            return false;
-        }
-        let databases = 0..self.context.settings.databases;
-        match self.context.settings.maxmemory_policy {
-            Policy::NoEviction => false,
-            Policy::AllkeysLru | Policy::AllkeysLfu | Policy::AllkeysRandom => self
-                .groups()
-                .any(|group| databases.clone().any(|database| group.state.keyspace().key_count(database) > 0)),
-            Policy::VolatileLru | Policy::VolatileLfu | Policy::VolatileRandom | Policy::VolatileTtl => self
-                .groups()
-                .any(|group| databases.clone().any(|database| group.state.keyspace().expiring_count(database) > 0)),
-        }
-    }
-
-    /// True if a request must wait for the end of CLIENT PAUSE.
-    fn must_pause(&self, id: SessionId, known: Known, args: Args<'_>) -> bool {
-        let Some((_, only_writes)) = self.context.pause else { return false };
-        if !only_writes {
-            return known.name() != "client";
-        }
-        if !matches!(known, Known::Control(command) if matches!(command.body, commands::Body::Flow(Flow::Exec))) {
-            return self.may_change(known, args);
-        }
-        let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref());
-        let mut spans = Vec::new();
-        multi.iter().flat_map(|multi| &multi.queue).any(|queued| {
-            let (_, args) = Reader::new(&queued.words).words(&mut spans);
-            self.may_change(queued.command, args)
-        })
-    }
-
-    /// True if a request may change data, or something that Redis tells its replicas of as if it were data.
-    fn may_change(&self, known: Known, args: Args<'_>) -> bool {
-        match (known, known.script_naming()) {
-            (_, Some((naming, is_read_only))) => !is_read_only && self.script_may_write(naming, args),
-            (Known::Data(command), None) => matches!(command.body, Body::Mutate(_)) || command.name == "pfcount",
-            (Known::Control(command), None) => {
-                command.has(Flag::Write) || matches!(command.name, "publish" | "spublish")
-            }
-        }
-    }
-
-    /// True if a request may change data.
-    fn changes_data(&self, known: Known, args: Args<'_>) -> bool {
-        match (known, known.script_naming()) {
-            (_, Some((naming, is_read_only))) => !is_read_only && self.script_may_write(naming, args),
-            (Known::Data(command), None) => matches!(command.body, Body::Mutate(_)),
-            (Known::Control(command), None) => command.has(Flag::Write),
-        }
-    }
-
     /// Refuses a request without carrying it out.
     pub(crate) fn reject(&mut self, id: SessionId, refusal: &Refusal) -> Next {
         let Some(session) = self.sessions.get_mut(id) else { return Next::Taken };
@@ -513,99 +362,6 @@ impl Core {
     }
 
     // ---- reads of the replica on this node --------------------------------------------------------------------------
-
-    /// The group with a replica on this node that is asked, if there is one that may answer.
-    fn near_group(&self, id: SessionId, known: Known, args: Args<'_>) -> Option<GroupId> {
-        // What was declined before comes first.
-        let is_in_turn = self.sessions.get(id).is_some_and(|session| !session.awaits_far());
-        self.group_near(id, known, args).filter(|_| is_in_turn)
-    }
-
-    /// The group with a replica on this node that may answer a request, because its session has said READONLY.
-    pub(crate) fn group_near(&self, id: SessionId, known: Known, args: Args<'_>) -> Option<GroupId> {
-        let (session, Known::Data(command)) = (self.sessions.get(id)?, known) else { return None };
-        let is_plain = matches!(command.body, Body::Query(_))
-            && matches!(command.span, KeySpan::Keys)
-            && !command.has(Flag::Blocking)
-            && !command.walks();
-        // A watch says how a key was at the leader, and caches are told of changes by leaders' order.
-        let may_be_old = self.context.is_clustered
-            && !session.tracks()
-            && session.watches.is_empty()
-            && session.reading.as_ref().is_some_and(|reading| !self.context.allowed(reading).is_zero());
-        let Groups::One(group) = self.groups_of(command, args) else { return None };
-        let has_one_place = self.context.slots.is_even() || redirect::slot_of_keys(command, args).is_ok();
-        let is_led_here = self.context.routes[group.0 as usize].leader == Some(self.context.node);
-        (is_plain && may_be_old && has_one_place && !is_led_here).then_some(group)
-    }
-
-    /// Something is asked for that leaders answer; false if it must wait, so as not to be overtaken by reads that have
-    /// been asked for before.
-    fn leave_replica(&mut self, id: SessionId, known: Known) -> bool {
-        let Some(session) = self.sessions.get_mut(id) else { return true };
-        if session.awaits_near() {
-            return false;
-        }
-        if let Some(reading) = &mut session.reading {
-            let is_of_one = |command: &DataCommand| {
-                matches!(command.span, KeySpan::Keys) && !command.has(Flag::Blocking) && !command.walks()
-            };
-            if !matches!(known, Known::Data(command) if is_of_one(command)) {
-                reading.blur();
-            }
-        }
-        true
-    }
-
-    /// Asks the replica on this node.
-    fn read_nearby(&mut self, id: SessionId, group: GroupId, command: &DataCommand, args: Args<'_>) -> Next {
-        let (node, core) = (self.context.node, self.context.core);
-        let mut epoch = 0;
-        if !self.context.slots.is_even() {
-            command.for_each_key(args, |index, _| epoch = self.context.slots.epoch_of(slot_of(args.at(index))));
-        }
-        let session = self.sessions.get_mut(id).expect("its request is being looked at");
-        if session.owed_count() >= limits::OWED_COUNT_TO_READ_MAX {
-            return Next::Postponed(Hold::Answers);
-        }
-        let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
-        put_words(&mut words, session.database, args);
-        let (protocol, ticket) = (session.protocol(), session.take_ticket_to_read_nearby());
-        let is_silent = session.no_touch;
-        let reading = session.reading.as_mut().expect("it has said READONLY");
-        let read = NearRead {
-            origin: Origin { is_silent, ..Origin::new(node, core, id, ticket) },
-            group,
-            protocol,
-            words,
-            allowed: self.context.allowed(reading),
-            floor: reading.floor(group, &self.heard_places),
-            epoch,
-            run: reading.run,
-        };
-        let home = router::core_of(group, self.context.core_count);
-        self.outbox.push(core, home, Mail::ReadNearby(read));
-        Next::Taken
-    }
-
-    /// The replica has declined: the leader is asked.
-    pub(crate) fn read_far(&mut self, read: NearRead, actions: &mut Vec<Action>) {
-        let NearRead { origin, group, protocol, words, .. } = read;
-        let Some(session) = self.sessions.get_mut(origin.session) else { return };
-        session.is_declined(origin.ticket);
-        if self.has_no_quorum(group) {
-            let text = self.no_quorum_to_read_words(origin.session, group, &words);
-            return self.sessions.refuse(origin.session, origin.ticket, &text);
-        }
-        let mut spans: Vec<Span> = Vec::new();
-        let (_, args) = Reader::new(&words).words(&mut spans);
-        let is_timed = lookup(args).is_ok_and(|known| self.wants_time(known, args));
-        let origin = Origin { is_timed, ..origin };
-        let request = Request::new(origin, group, protocol, RequestBody::ReadAtOnce(words));
-        if let Some(number) = self.send_request(request, actions) {
-            self.note_read(origin.session, group, number);
-        }
-    }
 
     // ---- data -------------------------------------------------------------------------------------------------------
 
@@ -1144,47 +900,6 @@ const EXPELLED: &str = "CLUSTERDOWN This node has been removed from its cluster:
 
 /// Capacity that an emptied input buffer may keep.
 const KEPT_CAPACITY_MAX: usize = 64 << 10;
-
-/// Commands that a RESP2 client may send while it listens to channels.
-fn passes_subscribed_mode(known: Known) -> bool {
-    const NAMES: &[&str] = &[
-        "ping",
-        "subscribe",
-        "unsubscribe",
-        "psubscribe",
-        "punsubscribe",
-        "ssubscribe",
-        "sunsubscribe",
-        "quit",
-        "reset",
-    ];
-    matches!(known, Known::Control(command) if NAMES.contains(&command.name))
-}
-
-/// Commands that are carried out although a script has been running for long.
-fn passes_busy(known: Known, args: Args<'_>) -> bool {
-    if known.name() == "shutdown" {
-        return args.iter().skip(1).any(|word| word.eq_ignore_ascii_case(b"nosave"));
-    }
-    known.has(Flag::AllowBusy)
-}
-
-/// Commands that act at once although MULTI has begun.
-fn passes_multi(known: Known) -> bool {
-    match known {
-        Known::Data(_) => false,
-        Known::Control(command) => {
-            matches!(command.body, commands::Body::Flow(Flow::Multi | Flow::Exec | Flow::Discard | Flow::Watch))
-                || matches!(command.name, "quit" | "reset")
-        }
-    }
-}
-
-/// True for the first words of a request, or of a header line, of HTTP that would be commands.
-fn is_http(args: Args<'_>) -> bool {
-    let name = args.at(0);
-    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
-}
 
 /// Finds a request's command, or says in Redis's words that there is none.
 #[inline]

@@ -11,7 +11,15 @@
 
 use std::collections::BTreeMap;
 
-use super::*;
+use resp::Args;
+use stdx::{Duration, Instant};
+
+use super::Group;
+use crate::defect::Defect;
+use crate::event::{Now, SessionId};
+use crate::letter::{Lock, Origin, Request, RequestBody};
+use crate::transaction::GatewayId;
+use crate::{entry, limits};
 
 /// Who has something reserved: a session, by node and serial.
 pub(super) type Reserver = (u64, u64);

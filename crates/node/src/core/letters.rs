@@ -1,0 +1,335 @@
+//! Letters of the other cores of this node, and messages of other nodes.
+
+use stdx::UnixMillis;
+
+use keyspace::{AHEAD_MAX, Ahead};
+use resp::Protocol;
+
+use super::Core;
+use crate::defect::Defect;
+use crate::dispatch::look_up;
+use crate::event::{Action, CoreId, GroupId, Lane, NodeId, SessionId};
+use crate::letter::{Letter, Mail, Piece, PlainKind, Request, RequestBody};
+use crate::relay::Purpose;
+use crate::wire::{self, Wire};
+use crate::{entry, router, validate};
+
+impl Core {
+    /// Another node or core knows of an entry of this moment, and what it says follows from that. A batch that has its
+    /// moment already is closed: what follows from that word must not stand in it.
+    pub(super) fn hear_moment(&mut self, moment: UnixMillis) {
+        if moment <= self.context.moments.latest() || self.driver.defect == Some(Defect::DeafMoments) {
+            return;
+        }
+        self.context.hear(moment);
+        for group in self.groups.iter_mut().flatten() {
+            group.close_batch(self.now, self.context.moments.latest(), &mut self.prng);
+        }
+    }
+
+    /// Where there is an archive all cores must know soon of what others have logged: see `group::archive`. Other nodes
+    /// learn it with the vitals.
+    pub(super) fn pass_on_moment(&mut self) {
+        let is_due =
+            self.context.settings.closes_moments() && self.context.moments.is_to_be_passed_on(self.now.instant);
+        if is_due {
+            let own = self.context.core;
+            for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
+                self.outbox.push(own, core, Mail::Moment);
+            }
+        }
+    }
+
+    pub(super) fn read_letter(&mut self, from: CoreId, mut letter: Letter, actions: &mut Vec<Action>) {
+        self.hear_moment(letter.moment);
+        let mut pieces = letter.pieces.drain(..);
+        let mut looked_at = 0;
+        loop {
+            if looked_at == 0 {
+                looked_at = self.look_ahead(pieces.as_slice(), &letter.bytes);
+            }
+            let Some(piece) = pieces.next() else { break };
+            looked_at -= 1;
+            match piece {
+                Piece::Request(request) => {
+                    self.take_plain(from, &request, &letter.bytes[request.words.clone()], actions);
+                }
+                Piece::Reply { session, ticket, proof, bytes } => {
+                    self.sessions.reply_proven(session, ticket, proof, &letter.bytes[bytes]);
+                }
+                Piece::LongReply { session, ticket, proof, bytes } => {
+                    self.sessions.reply_proven(session, ticket, proof, &bytes);
+                }
+                Piece::Mail(mail) => self.read_mail(from, *mail, actions),
+            }
+        }
+        drop(pieces);
+        self.outbox.recycle(letter);
+    }
+
+    /// Looks up what the next reads of a letter name, and says for how many pieces that lasts: at least one. (The keys
+    /// of writes are looked up when their entry is applied.)
+    pub(super) fn look_ahead(&self, pieces: &[Piece], bytes: &[u8]) -> usize {
+        let mut found = [(GroupId(0), Ahead::default()); AHEAD_MAX];
+        let (mut found_count, mut piece_count) = (0, 0);
+        for piece in pieces.iter().take(AHEAD_MAX) {
+            let read = match piece {
+                Piece::Request(request) if request.kind != PlainKind::Write => {
+                    Some((request.group, &bytes[request.words.clone()]))
+                }
+                Piece::Mail(mail) => match &**mail {
+                    Mail::Request(Request {
+                        group,
+                        body: RequestBody::Read(words) | RequestBody::ReadAtOnce(words),
+                        ..
+                    }) => Some((*group, &words[..])),
+                    _ => None,
+                },
+                _ => None,
+            };
+            if let Some((group, words)) = read {
+                entry::Reader::new(words).skim_words(&mut |ahead| {
+                    found[found_count] = (group, ahead);
+                    found_count += 1;
+                });
+            }
+            piece_count += 1;
+        }
+        // For a single key there is nothing to be done side by side.
+        if found_count > 1 {
+            look_up(&self.groups, &found[..found_count]);
+        }
+        piece_count.max(1)
+    }
+
+    pub(super) fn read_own_mail(&mut self, actions: &mut Vec<Action>) -> bool {
+        let mail = std::mem::take(&mut self.outbox.own);
+        let any = !mail.is_empty();
+        for mail in mail {
+            self.read_mail(self.context.core, mail, actions);
+        }
+        any
+    }
+
+    pub(super) fn read_mail(&mut self, from: CoreId, mail: Mail, actions: &mut Vec<Action>) {
+        match mail {
+            Mail::Request(request) => self.take_request(request, actions),
+            Mail::Moment => {}
+            Mail::Answered { claim, place, toll, proof, bytes } => {
+                self.take_relayed(claim, place, &toll, (proof, &bytes), actions);
+            }
+            Mail::ReadNearby(read) => self.take_near_read(read),
+            Mail::NotNearby(read) => self.read_far(read, actions),
+            Mail::Refused { claim } => self.relay.refused(claim, self.now.instant),
+            Mail::Alive { claim } => self.relay.alive(claim, self.now.instant),
+            Mail::Route { group, route } => self.set_route(group, route),
+            Mail::Slots(news) => self.learn_slots(&news),
+            Mail::Move { by, id, group, step, body } => {
+                let origin = self.origin_of(SessionId { serial: 0, index: 0 });
+                let request = Request::new(origin, group, Protocol::Resp2, body);
+                self.relay.submit(request, Purpose::Move { by, id, step }, self.now.instant);
+            }
+            Mail::Retry(request) => self.retry_script(request, actions),
+            Mail::Declined(declined) => self.take_declined(declined, actions),
+            Mail::LetIn { group, origin } => {
+                let now = self.now;
+                self.with_group(group, actions, |group, outlet| group.let_in(&origin, now, outlet));
+            }
+            // That there is no room to remember it keeps nobody from sending it again.
+            Mail::Learn(script) => drop(self.context.scripts.insert(script, false)),
+            Mail::Libraries { libraries, first, reply } => self.take_libraries(from, libraries, first, reply, actions),
+            Mail::LibrariesKnown { version } => self.know_libraries(version),
+            Mail::Busy { core, is_function: Some(is_function) } => {
+                self.context.busy.insert(core, is_function);
+            }
+            Mail::Busy { core, is_function: None } => {
+                self.context.busy.remove(&core);
+            }
+            Mail::Slow { session, entries } => self.take_slow(session, entries),
+            Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
+            Mail::Parameters(parameters) => self.take_parameters(parameters, actions),
+            Mail::Level(level) => self.take_level(level),
+            Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
+            Mail::FromLeader(bulletin) => {
+                let now = self.now;
+                self.with_group(bulletin.group, actions, |group, outlet| group.hear_bulletin(&bulletin, now, outlet));
+            }
+            Mail::Loaded => self.note_loaded(from, actions),
+            Mail::Neighbours(neighbours) => self.context.neighbours = neighbours,
+            Mail::Checkpoint(stage) => self.hearing.note_checkpoint(from, stage),
+            Mail::Line(note) => self.take_line(note, actions),
+            Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
+            Mail::Inquire { transaction, from: asker, node, group, question } => {
+                self.testify(transaction, (asker, node), group, question, actions);
+            }
+            Mail::Testimony { transaction, group, from, fate } => {
+                if let Some(group) = self.group_mut(group) {
+                    group.hear(transaction, from, fate);
+                }
+            }
+            Mail::Remember { session, keys } => {
+                keys.iter().for_each(|key| self.context.tracker.remember(from, session, key));
+            }
+            Mail::Invalidate { session, news, by } => self.invalidate(session, news, by),
+            Mail::Changed(changes) => self.hear_changes(&changes),
+            Mail::FlushCaches => self.flush_caches(),
+            Mail::FlushBroadcasters => self.flush_broadcasters(),
+            Mail::Hear { home, round, left } => self.hear(home, round, left),
+            Mail::Heard { round } => self.take_heard(round, actions),
+            Mail::Tell { gateway, claim } => self.tell_gateway(gateway, claim, actions),
+            Mail::Told { claim } => self.told(claim, actions),
+            Mail::Redirected { session, news, from } => self.tell_redirected(session, &news, from),
+            Mail::RedirectBroken { session, lost } => self.redirect_broken(session, lost),
+            Mail::Presence(core, presence) => self.set_presence(core, presence),
+            Mail::Monitored(line) => self.see_command(&line),
+            Mail::Monitoring(core, watches) => self.context.monitors.set_core(core, watches),
+            Mail::Users(users) => self.install_users(&users),
+            Mail::Publish(message) => {
+                self.deliver(&message);
+            }
+            Mail::Roster(roster) => {
+                if !roster.is_empty() {
+                    self.become_clustered();
+                }
+                self.context.take_roster(roster);
+                self.look_for_founded(actions);
+                self.look_at_slots();
+                if self.context.roster.is_removed(self.context.node) {
+                    self.be_expelled(actions);
+                }
+            }
+            Mail::SplitOff(new) => self.take_split_off(*new, actions),
+            Mail::SplitKept { parent, group } => {
+                if let Some(parent) = self.group_mut(parent) {
+                    parent.beginning_kept(group);
+                }
+            }
+            Mail::SplitBegun { parent, group } => {
+                if let Some(parent) = self.group_mut(parent) {
+                    parent.note_begun(group);
+                }
+            }
+            Mail::SplitsPassed(groups) => self.pass_over_splits(&groups, actions),
+            Mail::Ask { question_id, question } => self.answer_or_defer(from, question_id, question, actions),
+            Mail::Answer { question_id, answer } => self.take_answer(from, question_id, answer, actions),
+        }
+    }
+
+    pub(super) fn peer(&mut self, from: NodeId, bytes: &[u8], actions: &mut Vec<Action>) {
+        let (now, node) = (self.now, from);
+        let Some((moment, bytes)) = wire::unstamp(bytes) else {
+            self.context.statistics.malformed_peer_count += 1;
+            return;
+        };
+        if let Some(moment) = moment {
+            self.hear_moment(moment);
+        }
+        match wire::decode(bytes) {
+            Some(Wire::Raft(group, _) | Wire::Offer(group, _)) if self.stays_out(group) => {}
+            Some(Wire::Raft(group, message)) => {
+                let may_vote_first = self.may_vote_first(group);
+                if message.from() == from.0
+                    && let Some(group) = self.group_mut(group)
+                {
+                    group.step(message, may_vote_first);
+                }
+            }
+            Some(Wire::Offer(group, message)) => {
+                self.with_group(group, actions, |group, outlet| group.offered(from, message, now, outlet));
+            }
+            Some(Wire::Pull { group, index, chunk }) => {
+                self.with_group(group, actions, |group, outlet| group.pulled(from, index, chunk, now, outlet));
+            }
+            Some(Wire::Chunk { group, index, chunk, bytes }) => {
+                self.with_group(group, actions, |group, outlet| {
+                    group.chunk_came(from, index, chunk, bytes, now, outlet);
+                });
+            }
+            Some(Wire::Announce(node, member)) => self.hear_announcement(from, node, &member, actions),
+            // The leader speaks for itself.
+            Some(Wire::Bulletin(bulletin)) if bulletin.leader == from => {
+                let home = router::core_of(bulletin.group, self.context.core_count);
+                self.outbox.push(self.context.core, home, Mail::FromLeader(bulletin.clone()));
+                self.context.bulletins.hear(bulletin, now.instant);
+            }
+            Some(Wire::Vacant(group)) => {
+                if let Some(group) = self.group_mut(group) {
+                    group.told_vacant(from, now);
+                }
+            }
+            Some(Wire::AmMember(group)) => {
+                self.with_group(group, actions, |group, outlet| group.asked_membership(from, outlet));
+            }
+            Some(Wire::NoMember { group, index }) => {
+                if let Some(group) = self.group_mut(group) {
+                    group.told_no_member(from, index, now);
+                }
+            }
+            Some(Wire::Vitals(vitals)) => self.hearing.hear(from, vitals, now.instant),
+            Some(Wire::Timeline(happenings)) => {
+                happenings.into_iter().for_each(|happening| self.context.timeline.hear(happening));
+            }
+            Some(Wire::Bulletin(_)) => self.context.statistics.malformed_peer_count += 1,
+            // A node speaks for its own clients.
+            Some(Wire::Line(note)) if note.waiter.node == from => self.take_line(note, actions),
+            Some(Wire::Line(_)) => self.context.statistics.malformed_peer_count += 1,
+            Some(Wire::Wake { waiter, group, is_gone }) => {
+                self.woken(waiter.session, waiter.ticket, group, is_gone, actions);
+            }
+            // The node that answers is told where the client is: a node speaks for itself.
+            Some(Wire::Request(request))
+                if request.origin.node == from
+                    && validate::is_valid(&request, self.context.group_count, self.context.settings.databases) =>
+            {
+                self.take_request(request, actions);
+            }
+            Some(Wire::Request(_)) => self.context.statistics.malformed_peer_count += 1,
+            Some(Wire::Answer(claim, place, toll, proof, bytes)) => {
+                if self.is_from_asked(from, claim) {
+                    self.take_relayed(claim, place, &toll, (proof, bytes), actions);
+                }
+            }
+            Some(Wire::Sound { group, number }) => {
+                self.with_group(group, actions, |group, outlet| group.sounded(from, number, now, outlet));
+            }
+            Some(Wire::Place { group, number, place }) => {
+                if let Some(group) = self.group_mut(group) {
+                    group.told_place(from, number, place);
+                }
+            }
+            Some(Wire::Refused(claim)) => {
+                if self.is_from_asked(from, claim) {
+                    self.relay.refused(claim, now.instant);
+                }
+            }
+            Some(Wire::Alive(claim)) => {
+                if self.is_from_asked(from, claim) {
+                    self.relay.alive(claim, now.instant);
+                }
+            }
+            Some(Wire::Inquire { transaction, from: asker, group, question }) => {
+                self.testify(transaction, (asker, from), group, question, actions);
+            }
+            Some(Wire::Testify { transaction, group, from, fate }) => {
+                // A group speaks through its leader.
+                let is_leader =
+                    self.context.routes.get(from.0 as usize).is_some_and(|route| route.leader == Some(node));
+                if let Some(group) = self.group_mut(group).filter(|_| is_leader) {
+                    group.hear(transaction, from, fate);
+                }
+            }
+            Some(Wire::Ask { gateway, group }) => {
+                let bytes = wire::encode_life(gateway, group, gateway == self.driver.gateway());
+                actions.push(Action::Send { to: from, group, lane: Lane::Vital, bytes });
+            }
+            Some(Wire::Life { gateway, group, is_alive }) if gateway.node == from.0 => {
+                self.with_group(group, actions, |group, outlet| group.told_life(gateway, is_alive, now, outlet));
+            }
+            Some(Wire::Life { .. }) => self.context.statistics.malformed_peer_count += 1,
+            Some(Wire::Publish(message)) => {
+                Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions).publish_here(&message);
+            }
+            None => self.context.statistics.malformed_peer_count += 1,
+        }
+    }
+}
