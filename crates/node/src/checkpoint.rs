@@ -152,7 +152,7 @@ impl Group {
             outstanding_bytes,
             is_walked: false,
             altered_before: self.state.keyspace().altered_count(),
-            log_bytes_before: self.log_bytes,
+            log_bytes_before: self.log.bytes,
         });
         (id, mark)
     }
@@ -184,8 +184,8 @@ impl Group {
         self.backups.settle(id, failure.as_deref());
         match &failure {
             None => {
-                self.altered_saved = run.altered_before;
-                self.log_bytes -= run.log_bytes_before;
+                self.log.altered_saved = run.altered_before;
+                self.log.bytes -= run.log_bytes_before;
                 self.checkpointing.finished_count += 1;
                 self.checkpointing.failed = None;
                 self.marked(run.mark.clone(), now);

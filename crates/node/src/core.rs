@@ -908,14 +908,14 @@ impl Core {
         let is_shared = !outlet.context.roster.is_empty();
         for group in self.groups.iter_mut().flatten() {
             let log_bytes_max = outlet.context.settings.checkpoint_log_bytes;
-            let is_due = group.log_bytes > log_bytes_max
-                && group.log_bytes > group.state.keyspace().memory_bytes() as u64
+            let is_due = group.log.bytes > log_bytes_max
+                && group.log.bytes > group.state.keyspace().memory_bytes() as u64
                 && !group.is_checkpoint_due()
                 && !group.checkpointing.is_resting(self.now);
             if is_due {
                 let log_bytes_max = log_bytes_max.max(group.state.keyspace().memory_bytes() as u64);
                 let first = outlet.context.neighbours.checkpoints_first(outlet.context.node);
-                let is_late = stagger::is_late(group.log_bytes, log_bytes_max);
+                let is_late = stagger::is_late(group.log.bytes, log_bytes_max);
                 if !is_shared || self.turn.may_begin(first, self.now.instant) || is_late {
                     group.want_checkpoint();
                 } else {

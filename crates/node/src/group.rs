@@ -27,6 +27,7 @@ mod moving;
 mod nearby;
 mod news;
 mod pace;
+mod parts;
 mod proof;
 mod reads;
 mod relief;
@@ -50,7 +51,7 @@ use journal::CheckpointMark;
 use keyspace::{Keyspace, Limits, Moment};
 use resp::{Args, Protocol, Span, Writer};
 use state::{Position, State};
-use stdx::log::{Entry, EntryKind, HardState, Membership};
+use stdx::log::{EntryKind, HardState, Membership};
 use stdx::{Duration, Instant, Prng, UnixMillis};
 
 use crate::backup::Backups;
@@ -64,7 +65,6 @@ use crate::locks::{Grant, Locks};
 use crate::observe;
 use crate::outlet::Outlet;
 use crate::pubsub;
-use crate::relay::Route;
 use crate::roster::{Member, Roster};
 use crate::settings::AppendFsync;
 use crate::slots::{Moved, SlotMap};
@@ -79,6 +79,10 @@ use batches::fail;
 use leader::{Leader, Lost};
 pub(crate) use live::{Declined, Run};
 pub(crate) use moving::LEVEL_OF_SPLITS;
+use parts::{
+    BatchNumbers, Counts, Due, Evictions, Leadership, LogMarks, Loss, Members, News, ScriptRoom, Transfers, Wanted,
+    Window,
+};
 pub use proof::{Committed, Observed, Proof};
 use reads::fail_read;
 pub(crate) use relief::no_room;
@@ -92,12 +96,7 @@ pub struct Group {
     /// What the replicas agree on. Only entries of the log change it.
     pub(crate) state: State,
     replica: Replica,
-    /// Who took part as of the last entry applied: what a checkpoint of it says. Anyone who decides something asks the
-    /// replica, which knows of changes that are committed and not yet applied here.
-    membership_applied: Membership,
-    /// It follows from entries that came since this life began. A checkpoint that was given, or a log that was there at
-    /// the start, may be older than what this replica once acknowledged.
-    is_member_by_log: bool,
+    members: Members,
     hard_state: HardState,
     /// What an acknowledgement means.
     pub append_fsync: AppendFsync,
@@ -106,91 +105,31 @@ pub struct Group {
 
     /// What only a leader has.
     pub(crate) leader: Leader,
-    /// Number of the present batch; the first is 1.
-    batch_number: u64,
-    /// The batch in which a node was last told to leave; 0 if none was.
-    removal_batch: u64,
-    /// The batch in which a group was last given a number; 0 if none was.
-    numbering_batch: u64,
-    /// Committed and not yet applied, in log order. Nothing stays here while this replica serves.
-    committed: VecDeque<Entry>,
-    /// Bytes of them.
-    committed_bytes: usize,
+    batch: BatchNumbers,
+    window: Window,
     /// Large values on their way.
     slices: slices::Slices,
-    /// Proposed and not yet applied, in log order.
-    inflight: VecDeque<Batch>,
-    inflight_bytes: usize,
-
-    /// Wall clock of the last entry proposed.
-    proposed_unix: UnixMillis,
     /// True while this replica leads and has applied an entry of its own term: until then it may lack what earlier
     /// leaders acknowledged.
     is_serving: bool,
     next_read_context: u64,
 
-    /// What has become of slots since that was last asked for.
-    slot_news: Vec<Moved>,
+    news: News,
 
     /// A question waits until no locks are held: no more are granted before it has been answered.
     pub(crate) is_barred: bool,
     /// Since when this replica has held prepared transactions, as far as it has looked.
     prepared_since: BTreeMap<TransactionId, Instant>,
-    /// Where the group was led when that was last told.
-    told_route: Option<Route>,
-    /// Since when this replica serves.
-    serving_since: Instant,
-    is_newly_serving: bool,
-
-    /// The roster has changed since it was last asked for.
-    is_roster_new: bool,
-    /// When the leader next looks at which nodes take part.
-    reconcile_at: Instant,
-    /// When the leader next tells all nodes how the group is.
-    bulletin_at: Instant,
-    /// Of the metadata: when the leader next looks whether a group should live elsewhere.
-    balance_at: Instant,
+    leadership: Leadership,
+    due: Due,
     /// Commit index when it last did.
     committed_seen: u64,
-    /// The node that led before, and when it was last heard, to a tick.
-    led_before: Option<(u64, Instant)>,
-    /// The leader has asked this replica to lead.
-    is_asked_to_lead: bool,
     archive_told: archive::ArchiveTold,
-    /// A checkpoint on its way from the leader.
-    taking: Option<transfer::Taking>,
-    /// When one could not be kept.
-    taking_failed: Option<Instant>,
-    /// The cluster has lost entries that have been applied here.
-    is_overtaken: bool,
-    /// When it was last told that this replica may lack the end of its log, or last known that it need not be told.
-    doubt_told: Instant,
-    /// A member waits for a checkpoint that has not been made yet.
-    is_checkpoint_awaited: bool,
-    /// The log behind this index is kept until then.
-    held_log: Option<(u64, Instant)>,
-    /// Up to where the host was last told that nobody lacks the log, and when.
-    told_keep: (u64, Instant),
-    /// Bytes of the log that stay in memory when they have been applied.
-    log_bytes_max: usize,
-    /// Bytes proposed or gathered beyond which no more writes are admitted.
-    window_bytes_max: usize,
-    /// Index of the last checkpoint on disk.
-    marked_index: u64,
-    /// They have come with a checkpoint, and the cores do not know them yet.
-    are_libraries_new: bool,
-    /// They have come with a checkpoint, and the cores do not know them yet.
-    are_parameters_new: bool,
-    /// The cores do not know yet at which level the group is.
-    is_level_new: bool,
-    /// The level that the group should have.
-    pub(crate) level_wanted: stdx::Level,
-    /// The level to which this replica has raised the group last, as far as it has proposed that.
-    pub(crate) level_logged: stdx::Level,
-    last_script: Instant,
-    /// Room for a script's commands and its reply.
-    script_words: Vec<u8>,
-    script_reply: Vec<u8>,
+    transfer: Transfers,
+    loss: Loss,
+    pub(crate) log: LogMarks,
+    pub(crate) wanted: Wanted,
+    script: ScriptRoom,
     /// Requests of gateways of this node that want to know when they have been applied here.
     awaited: BTreeSet<(GatewayId, u64)>,
 
@@ -199,37 +138,13 @@ pub struct Group {
     /// What is known where the group does not live on this node.
     vacancy: vacancy::Vacancy,
     splits: split::Splits,
-    /// How far the log reached when this replica lost all that it had, which it is given again; 0 if it lacks nothing
-    /// of the kind.
-    lost_commit: u64,
     pub(crate) checkpointing: Checkpointing,
     pub(crate) backups: Backups,
-    /// Bytes of log since the last checkpoint began.
-    pub(crate) log_bytes: u64,
-    /// Keys altered before the last checkpoint.
-    pub(crate) altered_saved: u64,
     last_tick: Instant,
     last_progress: Option<Instant>,
-    first_index: u64,
-    recovered_index: u64,
     spans: Vec<Span>,
-    /// What this node's settings say of the forms of collections: to be logged while it leads.
-    limits: Limits,
-    /// Whether keys expire; none as long as the setting has not been heard of: then it stays as the log says.
-    import_mode: Option<bool>,
-    /// What the log says of them, with what is still on its way.
-    limits_logged: Limits,
-    /// Bytes of keys that were chosen for eviction and are not removed yet.
-    pub(crate) evicting_bytes: usize,
-    /// Those keys, with their databases: a victim is named again until it is gone.
-    evicting: BTreeSet<(u16, Vec<u8>)>,
-    /// Keys evicted since the start.
-    pub(crate) evicted_count: u64,
-    /// Requests with an id that came again and were answered as before, since the start.
-    repeated_count: u64,
-    /// Times that keys were reserved for a client, and that this ended before its EXEC came, since the start.
-    reserved_count: u64,
-    reservations_lapsed_count: u64,
+    pub(crate) evictions: Evictions,
+    counts: Counts,
     /// Set by the simulator to prove that its checkers are awake.
     acknowledges_early: bool,
     /// The same.
@@ -438,78 +353,67 @@ impl Group {
             node,
             state,
             replica,
-            membership_applied: membership,
-            is_member_by_log: false,
+            members: Members { applied: membership, are_by_log: false },
             hard_state,
             append_fsync,
             allows_memory: false,
             leader: Leader::new(databases),
-            batch_number: 1,
-            removal_batch: 0,
-            numbering_batch: 0,
-            committed: VecDeque::new(),
-            committed_bytes: 0,
+            batch: BatchNumbers { number: 1, of_removal: 0, of_numbering: 0, unix: UnixMillis(i64::MIN) },
+            window: Window {
+                committed: VecDeque::new(),
+                committed_bytes: 0,
+                inflight: VecDeque::new(),
+                inflight_bytes: 0,
+                bytes_max: limits::WINDOW_BYTES_MAX,
+            },
             slices: slices::Slices::default(),
-            inflight: VecDeque::new(),
-            inflight_bytes: 0,
-            proposed_unix: UnixMillis(i64::MIN),
             archive_told: archive::ArchiveTold::default(),
             is_serving: false,
             next_read_context: 0,
-            slot_news: Vec::new(),
+            news: News {
+                slots: Vec::new(),
+                route: None,
+                has_roster: false,
+                has_libraries: false,
+                has_parameters: false,
+                has_level: false,
+            },
             is_barred: false,
             prepared_since: BTreeMap::new(),
-            told_route: None,
-            serving_since: now.instant,
-            is_newly_serving: false,
-            is_roster_new: false,
-            reconcile_at: Instant::ZERO,
-            bulletin_at: Instant::ZERO,
-            balance_at: Instant::ZERO,
+            leadership: Leadership { since: now.instant, is_new: false, before: None, is_asked: false },
+            due: Due { reconcile: Instant::ZERO, bulletin: Instant::ZERO, balance: Instant::ZERO },
             committed_seen: 0,
-            led_before: None,
-            is_asked_to_lead: false,
-            taking: None,
-            taking_failed: None,
-            is_overtaken: false,
-            doubt_told: now.instant,
-            is_checkpoint_awaited: false,
-            held_log: None,
-            told_keep: (u64::MAX, Instant::ZERO),
-            log_bytes_max: limits::LOG_BYTES_MAX,
-            window_bytes_max: limits::WINDOW_BYTES_MAX,
-            marked_index: checkpoint_index,
-            are_libraries_new: false,
-            are_parameters_new: false,
-            is_level_new: false,
-            level_wanted: stdx::Level::FIRST,
-            level_logged: stdx::Level::FIRST,
-            last_script: now.instant,
-            script_words: Vec::new(),
-            script_reply: Vec::new(),
+            transfer: Transfers { taking: None, failed: None, is_awaited: false },
+            loss: Loss { is_overtaken: false, doubt_told: now.instant, commit: lost_commit },
+            log: LogMarks {
+                held: None,
+                told_keep: (u64::MAX, Instant::ZERO),
+                bytes_max: limits::LOG_BYTES_MAX,
+                marked_index: checkpoint_index,
+                bytes: log_bytes,
+                altered_saved: 0,
+                first_index: checkpoint_index,
+                recovered_index,
+            },
+            wanted: Wanted {
+                level: stdx::Level::FIRST,
+                level_logged: stdx::Level::FIRST,
+                limits: Limits::default(),
+                import_mode: None,
+                limits_logged: Limits::default(),
+            },
+            script: ScriptRoom { last: now.instant, words: Vec::new(), reply: Vec::new() },
             awaited: BTreeSet::new(),
             nearby: nearby::Nearby::new(prng.draw() >> 8),
             vacancy: vacancy::Vacancy::default(),
             splits: split::Splits::new(born, unkept, was_given_up),
-            lost_commit,
             checkpointing: Checkpointing::default(),
             backups: Backups::default(),
-            log_bytes,
-            altered_saved: 0,
             last_tick: now.instant,
             last_progress: None,
-            first_index: checkpoint_index,
-            recovered_index,
             spans: Vec::new(),
-            limits: Limits::default(),
-            import_mode: None,
-            limits_logged: Limits::default(),
-            evicting_bytes: 0,
-            evicting: BTreeSet::new(),
-            evicted_count: 0,
-            repeated_count: 0,
-            reserved_count: 0,
-            reservations_lapsed_count: 0,
+            evictions: Evictions { bytes: 0, keys: BTreeSet::new(), count: 0 },
+            counts: Counts { repeated: 0, reserved: 0, reservations_lapsed: 0 },
             acknowledges_early: false,
             defect: None,
         };
@@ -544,7 +448,7 @@ impl Group {
 
     /// Who took part as of the last entry applied.
     pub(crate) fn membership_applied(&self) -> &Membership {
-        &self.membership_applied
+        &self.members.applied
     }
 
     /// Raft's term.
@@ -569,7 +473,7 @@ impl Group {
 
     /// True if the cluster has lost entries that have been applied here: the process has to end.
     pub fn is_overtaken(&self) -> bool {
-        self.is_overtaken
+        self.loss.is_overtaken
     }
 
     /// Bytes of applied entries of the log that are in memory.
@@ -579,13 +483,13 @@ impl Group {
 
     /// Bytes proposed and not yet applied.
     pub fn window_bytes(&self) -> usize {
-        self.inflight_bytes + self.leader.builder.byte_count() - self.leader.sliced_bytes
+        self.window.inflight_bytes + self.leader.builder.byte_count() - self.leader.sliced_bytes
     }
 
     /// True if no more writes may be admitted for now.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.window_bytes() > self.window_bytes_max
+        self.window_bytes() > self.window.bytes_max
     }
 
     /// True if the group has one voter, this node: then a read needs nobody's confirmation.
@@ -669,8 +573,8 @@ impl Group {
 
     /// How far the recovered log has been applied, in percent.
     pub fn loaded_percent(&self) -> u64 {
-        let total = self.recovered_index - self.first_index;
-        ((self.applied().min(self.recovered_index) - self.first_index) * 100).checked_div(total).unwrap_or(100)
+        let total = self.log.recovered_index - self.log.first_index;
+        ((self.applied().min(self.log.recovered_index) - self.log.first_index) * 100).checked_div(total).unwrap_or(100)
     }
 
     // ---- transactions over several groups -------------------------------------------------------------------------
@@ -692,15 +596,15 @@ impl Group {
             // One that asks for votes leads no more.
             && !matches!(message.kind(), MessageKind::PreVote | MessageKind::Vote)
         {
-            self.led_before = Some((message.from(), self.last_tick));
-            self.is_asked_to_lead = message.kind() == MessageKind::HandOver;
+            self.leadership.before = Some((message.from(), self.last_tick));
+            self.leadership.is_asked = message.kind() == MessageKind::HandOver;
         }
         // It is one, and holds nothing, if the node lost power before the beginning was on its disk. And a split makes
         // voters of all who voted in the other group, also of one that gave that up without applying it.
         self.replica.let_vote_vacant(may_vote_first && self.was_never_anything());
         // A message that is not for this replica changes nothing; its sender will send again what matters.
         let from = message.from();
-        self.is_overtaken |= self.replica.step(message) == Err(Refused::Overtaken);
+        self.loss.is_overtaken |= self.replica.step(message) == Err(Refused::Overtaken);
         if let Some(leader) = self.replica.leader().filter(|leader| *leader == from || *leader == self.node.0) {
             self.note_leader(leader);
         }
@@ -722,8 +626,8 @@ impl Group {
         }
         self.replica.tell_time(now.instant);
         self.pass_time(now, outlet);
-        if std::mem::take(&mut self.is_newly_serving) {
-            self.serving_since = now.instant;
+        if std::mem::take(&mut self.leadership.is_new) {
+            self.leadership.since = now.instant;
             self.leader.locks.touch(now.instant);
             self.tell_lead(now, outlet);
         }
@@ -773,7 +677,7 @@ impl Group {
                 self.leader.waiters.push(Waiter::Silent);
             }
         }
-        let last_use = now.instant.since(self.last_script);
+        let last_use = now.instant.since(self.script.last);
         if self.leader.speculation.is_active
             && last_use >= limits::SCRIPT_MEMORY
             && self.leader.speculation.is_settled()
@@ -788,7 +692,7 @@ impl Group {
             if !self.leader.inquiries.is_empty() {
                 self.ask_about_prepared(now, outlet);
             }
-        } else if self.is_alone() && self.recovered_index > self.first_index {
+        } else if self.is_alone() && self.log.recovered_index > self.log.first_index {
             self.tell_progress(now, outlet);
         }
         self.tell_archive(now, outlet);
@@ -855,8 +759,8 @@ impl Group {
                     round.index = Some(read.index);
                 }
             }
-            self.committed_bytes += ready.committed.iter().map(|entry| entry.data.len()).sum::<usize>();
-            self.committed.extend(ready.committed);
+            self.window.committed_bytes += ready.committed.iter().map(|entry| entry.data.len()).sum::<usize>();
+            self.window.committed.extend(ready.committed);
             waits = waits || !self.apply_committed(&mut applied_bytes, now, outlet);
             self.answer_confirmed_reads(now, outlet);
             if applied_bytes > limits::APPLY_BYTES_PER_TURN {
@@ -914,12 +818,12 @@ impl Group {
 
     /// The state has come from a checkpoint: cores do not know what it says of nodes, slots, libraries and parameters.
     fn note_loaded(&mut self) {
-        self.is_roster_new = true;
-        self.are_libraries_new = true;
-        self.are_parameters_new = true;
-        self.is_level_new = true;
+        self.news.has_roster = true;
+        self.news.has_libraries = true;
+        self.news.has_parameters = true;
+        self.news.has_level = true;
         self.splits.has_passed = true;
-        self.slot_news = self.state.slots().moved().collect();
+        self.news.slots = self.state.slots().moved().collect();
     }
 
     /// What the replicas agree on.
@@ -946,23 +850,23 @@ impl Group {
     /// Writes out all data as a checkpoint would and reads it back (DEBUG RELOAD).
     pub(crate) fn reload(&mut self) {
         self.state.reload(limits::CHECKPOINT_CHUNK_BYTES).expect("just written");
-        self.altered_saved = self.state.keyspace().altered_count();
+        self.log.altered_saved = self.state.keyspace().altered_count();
     }
 
     /// A checkpoint is on disk: members can be given it, and log before it need not be kept.
     pub(crate) fn marked(&mut self, mark: CheckpointMark, now: Now) {
-        self.marked_index = mark.index;
-        if std::mem::take(&mut self.is_checkpoint_awaited) {
+        self.log.marked_index = mark.index;
+        if std::mem::take(&mut self.transfer.is_awaited) {
             self.hold_log(mark.index, now.instant + limits::LOG_HOLD);
         }
         // From here on the host keeps only what it was told to keep.
-        self.replica.compact(mark.index.min(self.told_keep.0).min(self.applied()));
+        self.replica.compact(mark.index.min(self.log.told_keep.0).min(self.applied()));
         self.replica.offer_checkpoint(mark.index, mark.term, mark.membership);
     }
 
     /// A checkpoint begins: if a member waits for it, the log behind it is kept.
     pub(crate) fn begin_holding(&mut self, now: Now) {
-        if self.is_checkpoint_awaited {
+        if self.transfer.is_awaited {
             self.hold_log(self.applied(), now.instant + limits::LOG_HOLD_FOR_CHECKPOINT);
         }
     }
@@ -974,11 +878,11 @@ impl Group {
 
     /// True if nothing is proposed, prepared or waiting.
     pub fn is_idle(&self) -> bool {
-        self.inflight.is_empty()
+        self.window.inflight.is_empty()
             && self.leader.builder.is_empty()
             && self.state.prepared().is_empty()
             && self.leader.held.is_empty()
-            && self.committed.is_empty()
+            && self.window.committed.is_empty()
             && !self.has_slices()
     }
 }

@@ -144,17 +144,17 @@ impl Core {
 impl Group {
     /// At which level the next item is logged.
     pub(crate) fn level_to_log(&self) -> Level {
-        self.level_logged.max(self.state.level())
+        self.wanted.level_logged.max(self.state.level())
     }
 
     /// What this node has in its directory, if it has the group alone; otherwise the level of the cluster.
     pub(crate) fn begin_at(&mut self, floor: Level, cluster: Level) {
-        self.level_wanted = if self.is_alone() { floor.max(cluster) } else { cluster };
+        self.wanted.level = if self.is_alone() { floor.max(cluster) } else { cluster };
     }
 
     /// The cluster is at this level: so is the group, with the next entry.
     pub(crate) fn hear_of_level(&mut self, level: Level) {
-        self.level_wanted = self.level_wanted.max(level);
+        self.wanted.level = self.wanted.level.max(level);
         self.rise_as_wanted();
     }
 
@@ -162,10 +162,10 @@ impl Group {
     /// logged behind it.
     pub(crate) fn rise_as_wanted(&mut self) {
         if self.defect == Some(Defect::EarlyLevel) {
-            self.level_wanted = Levels::KNOWN.highest;
+            self.wanted.level = Levels::KNOWN.highest;
         }
-        if self.is_serving() && self.level_wanted > self.level_to_log() {
-            self.rise(self.level_wanted);
+        if self.is_serving() && self.wanted.level > self.level_to_log() {
+            self.rise(self.wanted.level);
         }
     }
 

@@ -23,7 +23,7 @@ impl Core {
 
     /// Bytes in use by the process, as far as this core knows: the latest report, and what has changed here since.
     pub(crate) fn used_memory_bytes(&self) -> u64 {
-        let evicting: u64 = self.groups().map(|group| group.evicting_bytes as u64).sum();
+        let evicting: u64 = self.groups().map(|group| group.evictions.bytes as u64).sum();
         (self.context.report.used_memory_bytes + self.keyspace_bytes())
             .saturating_sub(self.context.reported_keyspace_bytes + evicting)
     }

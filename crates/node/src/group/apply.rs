@@ -26,12 +26,12 @@ impl Group {
     /// Applies what is committed. False if some of it has to wait for the next turn: an entry holds large values, or it
     /// is too much. Anyone who serves has seen to that before the entries were logged, and applies all of it.
     pub(super) fn apply_committed(&mut self, applied_bytes: &mut usize, now: Now, outlet: &mut Outlet<'_>) -> bool {
-        while !self.committed.is_empty() {
+        while !self.window.committed.is_empty() {
             if !self.is_serving && (*applied_bytes > limits::APPLY_BYTES_PER_TURN || !self.unpack_next()) {
                 return false;
             }
-            let entry = self.committed.pop_front().expect("just seen");
-            self.committed_bytes -= entry.data.len();
+            let entry = self.window.committed.pop_front().expect("just seen");
+            self.window.committed_bytes -= entry.data.len();
             *applied_bytes += entry.data.len();
             self.apply(entry, now, outlet);
         }
@@ -41,9 +41,9 @@ impl Group {
     /// True if nothing more is taken from the replica until some of what is committed has been applied. More than usual
     /// may gather behind an entry with large values, so that a replica that takes it in goes on answering its leader.
     pub(super) fn has_enough_to_apply(&self) -> bool {
-        let Some(first) = self.committed.front() else { return false };
+        let Some(first) = self.window.committed.front() else { return false };
         let max = if self.is_unpacking() { limits::BEHIND_LARGE_BYTES_MAX } else { limits::APPLY_BYTES_PER_TURN };
-        self.committed_bytes - first.data.len() > max
+        self.window.committed_bytes - first.data.len() > max
     }
 
     pub(super) fn apply(&mut self, entry: Entry, now: Now, outlet: &mut Outlet<'_>) {
@@ -93,15 +93,15 @@ impl Group {
 
     pub(super) fn change_membership(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) {
         let change = Change::decode(&entry.data).expect("the replica has looked at it");
-        self.membership_applied = change.fold(&self.membership_applied);
+        self.members.applied = change.fold(&self.members.applied);
         // What was there at the start may have lost its end.
-        self.is_member_by_log |= entry.index > self.recovered_index;
+        self.members.are_by_log |= entry.index > self.log.recovered_index;
         if let Change::Remove(node) = change {
             // That it held nothing was true of the time before it was a member.
             self.leader.vacant.remove(&node);
         }
-        self.bulletin_at = Instant::ZERO;
-        let Membership { voters, learners, .. } = &self.membership_applied;
+        self.due.bulletin = Instant::ZERO;
+        let Membership { voters, learners, .. } = &self.members.applied;
         let line = format!("group {}: voters {voters:?}, learners {learners:?}", self.id.0);
         outlet.actions.push(Action::Log { level: Level::Notice, line });
         if self.is_serving {
@@ -115,15 +115,15 @@ impl Group {
         if self.replica.is_leader() && entry.term == self.replica.term() && !self.is_serving {
             assert_eq!(self.applied(), entry.index, "a leader serves with all that earlier ones have acknowledged");
             self.is_serving = true;
-            self.is_newly_serving = true;
+            self.leadership.is_new = true;
             // What was seen in an earlier reign, or never, would make members seem well that have nothing of this.
             self.committed_seen = entry.index;
-            self.bulletin_at = Instant::ZERO;
+            self.due.bulletin = Instant::ZERO;
             // First of all: what is asked for is logged behind it.
-            self.level_logged = self.state.level();
-            self.leader.builder.set_level(self.level_logged);
+            self.wanted.level_logged = self.state.level();
+            self.leader.builder.set_level(self.wanted.level_logged);
             self.rise_as_wanted();
-            self.limits_logged = self.state.keyspace().limits();
+            self.wanted.limits_logged = self.state.keyspace().limits();
             self.log_limits();
             self.adopt_prepared();
         }
@@ -133,12 +133,12 @@ impl Group {
     /// any more: their place is taken, or an entry of a later term stands before it. Their place may stay empty for
     /// long, and reads and clients would wait for it.
     pub(super) fn batch_of(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) -> Option<Batch> {
-        while let Some(batch) = self.inflight.front() {
+        while let Some(batch) = self.window.inflight.front() {
             if batch.index > entry.index && batch.term >= entry.term {
                 break;
             }
-            let batch = self.inflight.pop_front().expect("just seen");
-            self.inflight_bytes -= batch.byte_count;
+            let batch = self.window.inflight.pop_front().expect("just seen");
+            self.window.inflight_bytes -= batch.byte_count;
             if batch.index == entry.index && batch.term == entry.term {
                 assert_eq!(batch.data.len(), entry.data.len(), "what was proposed here is what is applied");
                 return Some(batch);
@@ -290,9 +290,9 @@ impl Group {
             notices.push(Notice { class: Class::Evicted, name: "evicted", database, key: key.as_slice().into() });
         }
         self.tell_notices(notices, outlet, None);
-        self.evicting.remove(&(database, key));
-        self.evicting_bytes -= byte_count;
-        self.evicted_count += 1;
+        self.evictions.keys.remove(&(database, key));
+        self.evictions.bytes -= byte_count;
+        self.evictions.count += 1;
     }
 
     /// The same for what is not a client's command, MULTI or script. Without a waiter the answer is given elsewhere.
@@ -341,14 +341,14 @@ impl Group {
                 }
             }
             What::Enlisted { node, before, is_news } => {
-                self.is_roster_new |= is_news;
+                self.news.has_roster |= is_news;
                 if is_news && self.is_serving {
                     self.tell_member(node, before.as_ref(), outlet);
                 }
                 answer_governed(waiter, proof, outlet);
             }
             What::Wished(is_news) => {
-                self.is_roster_new |= is_news;
+                self.news.has_roster |= is_news;
                 answer_governed(waiter, proof, outlet);
             }
             What::Split { group, split } => {
@@ -356,7 +356,7 @@ impl Group {
                 self.note_split(group, split.map(|split| *split), outlet);
             }
             What::Risen { level, is_news } => {
-                self.is_level_new |= is_news;
+                self.news.has_level |= is_news;
                 if is_news {
                     let line = format!("group {}: is at level {level}", self.id.0);
                     outlet.actions.push(Action::Log { level: Level::Notice, line });

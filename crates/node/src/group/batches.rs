@@ -21,7 +21,7 @@ impl Group {
     /// Adds the removal of a key chosen for eviction; false if it is under way already.
     pub fn evict(&mut self, database: u16, key: &[u8], byte_count: usize) -> bool {
         // What moves is counted where it arrives.
-        if self.holds_lock_on(key) || !self.evicting.insert((database, key.to_vec())) {
+        if self.holds_lock_on(key) || !self.evictions.keys.insert((database, key.to_vec())) {
             return false;
         }
         let name = b"unlink";
@@ -29,43 +29,43 @@ impl Group {
         buffer.extend_from_slice(key);
         let spans =
             [Span { start: 0, end: name.len() as u32 }, Span { start: name.len() as u32, end: buffer.len() as u32 }];
-        self.leader.speculation.note(key, self.batch_number);
+        self.leader.speculation.note(key, self.batch.number);
         self.leader.builder.command(Protocol::Resp2, database, Args::new(&buffer, &spans));
         self.leader.waiters.push(Waiter::Eviction(database, key.to_vec(), byte_count));
-        self.evicting_bytes += byte_count;
+        self.evictions.bytes += byte_count;
         true
     }
 
     /// Sets when collections change their form. That is replicated data: the log tells it to every replica, before any
     /// command that comes later. Whether keys expire is left as it is.
     pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
+        self.wanted.limits = limits;
         self.log_limits();
     }
 
     /// Sets whether keys expire, in the same way. An import outlives the process: a node with settings that say nothing
     /// of it goes on as the log says.
     pub fn set_import_mode(&mut self, import_mode: bool) {
-        self.import_mode = Some(import_mode);
+        self.wanted.import_mode = Some(import_mode);
         self.log_limits();
     }
 
     /// True if no key expires, as far as this replica knows.
     pub fn is_in_import_mode(&self) -> bool {
-        self.import_mode.unwrap_or(self.state.keyspace().limits().keeps_expired)
+        self.wanted.import_mode.unwrap_or(self.state.keyspace().limits().keeps_expired)
     }
 
     /// Raises the level of the group.
     pub(crate) fn rise(&mut self, level: stdx::Level) {
-        self.level_logged = level;
+        self.wanted.level_logged = level;
         self.leader.builder.rise(level);
         self.leader.waiters.push(Waiter::Silent);
     }
 
     pub(super) fn log_limits(&mut self) {
-        let limits = Limits { keeps_expired: self.is_in_import_mode(), ..self.limits };
-        if self.is_serving && limits != self.limits_logged {
-            self.limits_logged = limits;
+        let limits = Limits { keeps_expired: self.is_in_import_mode(), ..self.wanted.limits };
+        if self.is_serving && limits != self.wanted.limits_logged {
+            self.wanted.limits_logged = limits;
             self.leader.builder.limits(&limits);
             self.leader.waiters.push(Waiter::Silent);
         }
@@ -74,7 +74,7 @@ impl Group {
     /// The moment of what is logged now. Moments of a log never go back, and some of it may be proposed and not yet
     /// applied; nor is it earlier than what this core has heard of.
     pub(super) fn next_unix(&self, now: Now, heard: UnixMillis) -> UnixMillis {
-        now.unix.max(self.moment().unix).max(self.proposed_unix).max(heard)
+        now.unix.max(self.moment().unix).max(self.batch.unix).max(heard)
     }
 
     /// Proposes what has been gathered if its moment is fixed and earlier than what has been heard: what follows from
@@ -104,27 +104,27 @@ impl Group {
             None => Moment { unix: self.next_unix(now, heard), seed: prng.draw() },
         };
         builder.set_durability(strictest(&waiters));
-        assert!(moment.unix >= self.proposed_unix, "moments of a log never go back");
-        self.proposed_unix = moment.unix;
-        let (number, late) = (self.batch_number, Vec::new());
-        self.batch_number += 1;
+        assert!(moment.unix >= self.batch.unix, "moments of a log never go back");
+        self.batch.unix = moment.unix;
+        let (number, late) = (self.batch.number, Vec::new());
+        self.batch.number += 1;
         let data = builder.finish(moment);
         let touched = std::mem::take(&mut self.leader.touched);
         match self.replica.propose(data.clone()) {
             Ok(()) => {
-                self.inflight_bytes += byte_count;
+                self.window.inflight_bytes += byte_count;
                 let (index, term) = (self.replica.last_index(), self.replica.term());
                 assert!(index > self.applied(), "what is proposed comes behind what is applied");
-                let before = self.inflight.iter().rev().find(|batch| batch.index > 0);
+                let before = self.window.inflight.iter().rev().find(|batch| batch.index > 0);
                 let is_behind = before.is_none_or(|before| before.term < term || before.index < index);
                 assert!(is_behind, "a place of the log is given once in a term");
-                self.inflight.push_back(Batch { number, index, term, waiters, late, byte_count, data, touched });
+                self.window.inflight.push_back(Batch { number, index, term, waiters, late, byte_count, data, touched });
                 self.leader.pace.proposed(now.instant, index);
             }
             Err(_) => {
                 // Leadership was lost in this very turn: the batch never entered the log.
                 let (index, term, byte_count) = (0, 0, 0);
-                self.inflight.push_back(Batch { number, index, term, waiters, late, byte_count, data, touched });
+                self.window.inflight.push_back(Batch { number, index, term, waiters, late, byte_count, data, touched });
             }
         }
         true
@@ -140,7 +140,7 @@ impl Group {
         }
         let hard_state = append.hard_state.unwrap_or(self.hard_state);
         self.hard_state = hard_state;
-        self.log_bytes += append.entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
+        self.log.bytes += append.entries.iter().map(|entry| entry.data.len() as u64).sum::<u64>();
         let is_always = self.append_fsync == AppendFsync::Always;
         let is_synced = |entry: &Entry| match (entry.kind, entry::durability(&entry.data)) {
             (EntryKind::Normal, Durability::Memory) => is_always && !self.allows_memory,
@@ -181,8 +181,8 @@ impl Group {
                 Waiter::Step(origin) => outlet.send_back(&origin),
                 Waiter::Fetch(fetch) => outlet.send_back(&fetch.origin),
                 Waiter::Eviction(database, key, byte_count) => {
-                    self.evicting.remove(&(database, key));
-                    self.evicting_bytes -= byte_count;
+                    self.evictions.keys.remove(&(database, key));
+                    self.evictions.bytes -= byte_count;
                 }
                 Waiter::Script(origin, _) | Waiter::Told(origin, _) => {
                     fail(&origin, Protocol::Resp2, LEADER_LOST, outlet);
@@ -205,8 +205,8 @@ impl Group {
     }
 
     pub(super) fn fail_batches_never_proposed(&mut self, outlet: &mut Outlet<'_>) {
-        while self.inflight.front().is_some_and(|batch| batch.index == 0) {
-            let batch = self.inflight.pop_front().expect("just seen");
+        while self.window.inflight.front().is_some_and(|batch| batch.index == 0) {
+            let batch = self.window.inflight.pop_front().expect("just seen");
             self.fail_batch(batch, outlet);
         }
     }

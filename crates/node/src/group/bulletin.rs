@@ -50,16 +50,16 @@ impl Group {
 
     /// When a member was last heard, to a tick.
     pub(super) fn last_heard(&self, node: u64) -> stdx::Instant {
-        self.leader.heard.get(&node).copied().unwrap_or(self.serving_since)
+        self.leader.heard.get(&node).copied().unwrap_or(self.leadership.since)
     }
 
     /// Tells all nodes of the cluster, from time to time. One that knows no roster (any more) tells its followers.
     pub(super) fn tell_bulletin(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         let is_by_itself = outlet.context.roster.is_empty() && self.is_alone();
-        if !self.is_serving || is_by_itself || now.instant < self.bulletin_at {
+        if !self.is_serving || is_by_itself || now.instant < self.due.bulletin {
             return;
         }
-        self.bulletin_at = now.instant + limits::BULLETIN_INTERVAL;
+        self.due.bulletin = now.instant + limits::BULLETIN_INTERVAL;
         self.leader.halves = self.halves(outlet.context);
         let Some(bulletin) = self.bulletin() else { return };
         let bytes = wire::encode_bulletin(&bulletin);

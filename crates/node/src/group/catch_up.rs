@@ -16,20 +16,20 @@ use crate::outlet::Outlet;
 impl Group {
     /// Drops from memory what all members hold, and of the rest what is beyond a bound.
     pub(super) fn forget_log(&mut self) {
-        self.replica.forget(self.replica.match_index_min(), self.log_bytes_max);
+        self.replica.forget(self.replica.match_index_min(), self.log.bytes_max);
     }
 
     /// Keeps less of the log in memory than usual, and admits fewer writes at a time. Only the simulator has a use for
     /// it.
     #[doc(hidden)]
     pub fn narrow_memory(&mut self, log_bytes_max: usize, window_bytes_max: usize) {
-        (self.log_bytes_max, self.window_bytes_max) = (log_bytes_max, window_bytes_max);
+        (self.log.bytes_max, self.window.bytes_max) = (log_bytes_max, window_bytes_max);
     }
 
     /// As much of what is applied stays in memory. Only the simulator has a use for it.
     #[doc(hidden)]
     pub fn log_bytes_max(&self) -> usize {
-        self.log_bytes_max
+        self.log.bytes_max
     }
 
     /// Has the host read what members lack.
@@ -54,19 +54,19 @@ impl Group {
 
     /// The host is told at once.
     pub(super) fn hold_log(&mut self, index: u64, until: Instant) {
-        self.held_log = Some((index, until));
-        self.told_keep.1 = Instant::ZERO;
+        self.log.held = Some((index, until));
+        self.log.told_keep.1 = Instant::ZERO;
     }
 
     /// Tells the host which part of the log members lack, when that has changed.
     pub(super) fn keep_log(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let (told, when) = self.told_keep;
+        let (told, when) = self.log.told_keep;
         if now.instant.since(when) < limits::LOG_KEEP_INTERVAL {
             return;
         }
         let index = self.lacked_from();
         if index != told {
-            self.told_keep = (index, now.instant);
+            self.log.told_keep = (index, now.instant);
             actions.push(Action::KeepLog { group: self.id, index });
         }
     }
@@ -88,7 +88,7 @@ impl Group {
         } else {
             Some(self.replica.match_index_min())
         };
-        let held = self.held_log.map(|(index, _)| index);
+        let held = self.log.held.map(|(index, _)| index);
         matched.into_iter().chain(held).min().unwrap_or(u64::MAX)
     }
 }

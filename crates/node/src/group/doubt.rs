@@ -57,7 +57,7 @@ pub fn others_can_tell(identity: &Identity, groups: &[&RecoveredGroup]) -> bool 
 impl Group {
     /// True if this replica may lack the end of its log, or has lost all of it.
     pub(crate) fn may_lack_its_end(&self) -> bool {
-        self.replica.is_recovering() && (!self.is_vacant() || self.lost_commit > 0)
+        self.replica.is_recovering() && (!self.is_vacant() || self.loss.commit > 0)
     }
 
     /// True if this replica may lack the end of its log, and nobody leads who could tell it the rest. One that holds
@@ -70,12 +70,12 @@ impl Group {
     /// nobody for a vote, and believes for good in the leader that it had last.
     fn is_led(&self) -> bool {
         let is_recent = |(_, heard): (u64, Instant)| self.last_tick.since(heard) < limits::MEMBER_SILENCE_MAX;
-        self.replica.is_leader() || (self.replica.leader().is_some() && self.led_before.is_some_and(is_recent))
+        self.replica.is_leader() || (self.replica.leader().is_some() && self.leadership.before.is_some_and(is_recent))
     }
 
     /// Tells what is waited for.
     pub(super) fn look_after_doubt(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        if self.is_overtaken {
+        if self.loss.is_overtaken {
             let line = format!(
                 "group {}: the cluster has lost entries up to {} that this node holds: all nodes that vote stopped \
                  before they were on disk. This node cannot follow any more. Remove it from the cluster, and let it \
@@ -87,13 +87,13 @@ impl Group {
             return;
         }
         if !self.is_in_doubt() {
-            self.doubt_told = now.instant;
+            self.loss.doubt_told = now.instant;
             return;
         }
-        if now.instant.since(self.doubt_told) < limits::DOUBT_TOLD_INTERVAL {
+        if now.instant.since(self.loss.doubt_told) < limits::DOUBT_TOLD_INTERVAL {
             return;
         }
-        self.doubt_told = now.instant;
+        self.loss.doubt_told = now.instant;
         let missing: Vec<String> = self.replica.missing_voters().iter().map(u64::to_string).collect();
         let missing = missing.join(", ");
         let line = format!(

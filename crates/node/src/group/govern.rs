@@ -71,13 +71,13 @@ impl Group {
             check_removal(node, fresh(bulletins, group, now)?, self.roster())?;
         }
         // What was checked must still be so when it is applied.
-        let is_open = |number| number == self.removal_batch;
-        if (!self.leader.builder.is_empty() && is_open(self.batch_number))
-            || self.inflight.iter().any(|batch| is_open(batch.number))
+        let is_open = |number| number == self.batch.of_removal;
+        if (!self.leader.builder.is_empty() && is_open(self.batch.number))
+            || self.window.inflight.iter().any(|batch| is_open(batch.number))
         {
             return Err("TRYAGAIN another node is just being told to leave: ask again when it has been".to_owned());
         }
-        self.removal_batch = self.batch_number;
+        self.batch.of_removal = self.batch.number;
         self.enlist(node, &Member { is_leaving: true, ..member });
         Ok(true)
     }
@@ -165,7 +165,7 @@ impl Group {
         let group = GroupId(group_count);
         let text = format!("will split off from group {}, with {} slots, as was asked for", parent.0, slots.len());
         outlet.happened(Kind::Placement, Some(group), text);
-        self.numbering_batch = self.batch_number;
+        self.batch.of_numbering = self.batch.number;
         self.leader.builder.divide(group, parent, &runs_of(slots));
         self.leader.waiters.push(Waiter::Silent);
         Ok(true)
@@ -173,9 +173,9 @@ impl Group {
 
     /// No other group is being given the next number.
     fn check_numbering(&self) -> Result<(), String> {
-        let is_open = |number| number == self.numbering_batch;
-        if (!self.leader.builder.is_empty() && is_open(self.batch_number))
-            || self.inflight.iter().any(|batch| is_open(batch.number))
+        let is_open = |number| number == self.batch.of_numbering;
+        if (!self.leader.builder.is_empty() && is_open(self.batch.number))
+            || self.window.inflight.iter().any(|batch| is_open(batch.number))
         {
             return Err("TRYAGAIN another group is just coming into being: ask again when it is there".to_owned());
         }
@@ -224,7 +224,7 @@ impl Group {
 
     /// Logs that there are these groups.
     fn found(&mut self, founded: Vec<balance::Founding>, why: &str, outlet: &mut Outlet<'_>) {
-        self.numbering_batch = self.batch_number;
+        self.batch.of_numbering = self.batch.number;
         for balance::Founding { group, voters } in founded {
             let names: Vec<_> = voters.iter().map(u64::to_string).collect();
             let text = format!("is founded on nodes {}, {why}", names.join(", "));
@@ -273,7 +273,7 @@ impl Group {
     /// Logs that a group is to split.
     fn split_off(&mut self, split: &Split, outlet: &mut Outlet<'_>) {
         outlet.happened(Kind::Placement, Some(split.group), split.text());
-        self.numbering_batch = self.batch_number;
+        self.batch.of_numbering = self.batch.number;
         self.leader.builder.divide(split.group, split.parent, &split.slots);
         self.leader.waiters.push(Waiter::Silent);
     }
@@ -307,11 +307,11 @@ impl Group {
 
     /// The leader of the metadata says which group moves where next, if that must change.
     pub(crate) fn take_balancing_step(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        if now.instant < self.balance_at {
+        if now.instant < self.due.balance {
             return;
         }
-        self.balance_at = now.instant + limits::BALANCE_INTERVAL;
-        let since = now.instant.since(self.serving_since);
+        self.due.balance = now.instant + limits::BALANCE_INTERVAL;
+        let since = now.instant.since(self.leadership.since);
         self.go_on_rising(outlet);
         self.grow(now, outlet);
         // A group that is about to come into being is not in the roster yet. One that splits off lives where the other

@@ -42,9 +42,9 @@ impl Group {
     /// The last batch that is not applied; 0 if there is none.
     fn pending_number(&self) -> u64 {
         if self.leader.builder.is_empty() {
-            self.inflight.back().map_or(0, |batch| batch.number)
+            self.window.inflight.back().map_or(0, |batch| batch.number)
         } else {
-            self.batch_number
+            self.batch.number
         }
     }
 
@@ -76,12 +76,12 @@ impl Group {
         let pending = self.pending_number();
         let lookups_before = self.state.keyspace().lookups();
         self.leader.speculation.activate(pending);
-        self.last_script = now.instant;
+        self.script.last = now.instant;
         let moment = self.batch_moment(now, outlet.context.moments.latest(), prng);
         let mut host = LiveHost {
             keyspace: self.state.keyspace(),
             speculation: &mut self.leader.speculation,
-            batch_number: self.batch_number,
+            batch_number: self.batch.number,
             locks: &self.leader.locks,
             group: self.id,
             slots: self.state.slots(),
@@ -90,7 +90,7 @@ impl Group {
             invocation: run.invocation,
             circumstances: &run.circumstances,
             trace: Trace::default(),
-            commands: std::mem::take(&mut self.script_words),
+            commands: std::mem::take(&mut self.script.words),
             command_count: 0,
             declared: run.args,
             declared_words: Invocation::FIRST_KEY..Invocation::FIRST_KEY + run.invocation.key_count,
@@ -105,7 +105,7 @@ impl Group {
         for key in run.invocation.keys(run.args) {
             host.visit(run.database, key);
         }
-        let mut writer = Writer::onto(std::mem::take(&mut self.script_reply), run.protocol);
+        let mut writer = Writer::onto(std::mem::take(&mut self.script.reply), run.protocol);
         writer.truncate(0);
         let mut ending = Ending::Stopped;
         let mut watch = None;
@@ -135,8 +135,8 @@ impl Group {
         self.state.keyspace().set_lookups(if is_over { lookups } else { lookups_before });
         if !is_over {
             self.leader.speculation.undo(trace, pending);
-            self.script_words = commands;
-            self.script_reply = writer.into_bytes();
+            self.script.words = commands;
+            self.script.reply = writer.into_bytes();
             if self.leader.builder.is_empty() {
                 self.leader.builder_moment = None;
             }
@@ -162,7 +162,7 @@ impl Group {
         let published = std::mem::take(&mut asides.published).into();
         outlet.tell_asides(&run.origin, asides, now);
         self.end_script(&run, (writer, reads, published), trace, (&commands, command_count), toll, outlet);
-        self.script_words = commands;
+        self.script.words = commands;
         Ok(())
     }
 
@@ -176,10 +176,10 @@ impl Group {
         outlet: &mut Outlet<'_>,
     ) {
         let saw_pending = trace.saw_pending;
-        self.leader.speculation.keep(trace, self.batch_number);
+        self.leader.speculation.keep(trace, self.batch.number);
         if origin.claim.is_some() {
             self.log_outcome(&origin, floor, (toll, writer.bytes()), (commands, command_count), published);
-            self.script_reply = writer.into_bytes();
+            self.script.reply = writer.into_bytes();
             return;
         }
         // Whether this node still leads is known when an entry has been committed.
@@ -193,7 +193,7 @@ impl Group {
             self.leader.builder_moment = None;
         }
         let waiters = if self.leader.builder.is_empty() {
-            self.inflight.back_mut().map(|batch| &mut batch.waiters)
+            self.window.inflight.back_mut().map(|batch| &mut batch.waiters)
         } else {
             Some(&mut self.leader.waiters)
         };
@@ -206,7 +206,7 @@ impl Group {
                 published.iter().for_each(|message| outlet.publish(message));
                 outlet.reply_observed(&origin, protocol, Observed::of_state(), |out| out.raw(writer.bytes()));
                 outlet.remember_reads(&origin, &reads);
-                self.script_reply = writer.into_bytes();
+                self.script.reply = writer.into_bytes();
             }
         }
     }

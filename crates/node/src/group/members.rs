@@ -23,10 +23,10 @@ impl Group {
             return self.leave_office(now, outlet);
         }
         let roster = &outlet.context.roster;
-        if !self.is_serving || roster.is_empty() || now.instant < self.reconcile_at {
+        if !self.is_serving || roster.is_empty() || now.instant < self.due.reconcile {
             return;
         }
-        self.reconcile_at = now.instant + limits::RECONCILE_INTERVAL;
+        self.due.reconcile = now.instant + limits::RECONCILE_INTERVAL;
         let seen = std::mem::replace(&mut self.committed_seen, self.replica.committed_index());
         if self.replica.is_changing() || self.replica.is_handing_over() {
             return;
@@ -55,7 +55,7 @@ impl Group {
         } else if let Some((next, why)) = self.successor_in_trouble(outlet.context, &progress, seen, now) {
             outlet.happened(Kind::HandOver, Some(self.id), format!("hands over to node {next}: {why}"));
             self.replica.transfer_leadership(next);
-        } else if now.instant.since(self.serving_since) >= limits::SETTLED_AFTER
+        } else if now.instant.since(self.leadership.since) >= limits::SETTLED_AFTER
             && let Some((faster, own, other)) = self.faster_leader(outlet.context, &progress, seen)
         {
             let text = format!(
@@ -66,7 +66,7 @@ impl Group {
             );
             outlet.happened(Kind::HandOver, Some(self.id), text);
             self.replica.transfer_leadership(faster);
-        } else if now.instant.since(self.serving_since) >= limits::SETTLED_AFTER
+        } else if now.instant.since(self.leadership.since) >= limits::SETTLED_AFTER
             && let Some(preferred) = self.preferred_leader(outlet.context, &progress, seen, now)
         {
             let why = match roster.preferred(self.id) {

@@ -127,7 +127,7 @@ impl Group {
 
     /// What has become of slots since the last call.
     pub(crate) fn take_slot_news(&mut self) -> Vec<Moved> {
-        std::mem::take(&mut self.slot_news)
+        std::mem::take(&mut self.news.slots)
     }
 
     fn foreign_of_words(&self, words: &[u8], spans: &mut Vec<Span>) -> Option<Slot> {
@@ -339,7 +339,7 @@ impl Group {
             } else {
                 self.leader.lines.leave_slot(moved.slot, &mut self.state.upkeep());
             }
-            self.slot_news.push(moved);
+            self.news.slots.push(moved);
             self.leader.mover.idle_under = None;
         }
     }
@@ -426,7 +426,7 @@ impl Group {
         let id = TransactionId { gateway, number: self.leader.mover.next_number };
         self.leader.locks.take_slots(id, slots.iter().copied());
         self.leader.reservations.end_all();
-        let batch = self.batch_number - u64::from(self.leader.builder.is_empty());
+        let batch = self.batch.number - u64::from(self.leader.builder.is_empty());
         self.leader.mover.present =
             Some(Moving { id, slots, to, since: now.instant, splits, stage: Stage::Draining { batch } });
         self.go_on_moving(now, outlet);
@@ -526,7 +526,8 @@ impl Group {
         let (id, lasted) = (moving.id, now.instant.since(moving.since));
         match &mut moving.stage {
             Stage::Draining { batch } => {
-                let is_applied = self.batch_number > *batch && self.inflight.front().is_none_or(|b| b.number > *batch);
+                let is_applied =
+                    self.batch.number > *batch && self.window.inflight.front().is_none_or(|b| b.number > *batch);
                 // A group may split off with nothing, if all that it was to have has gone elsewhere meanwhile.
                 let is_held = self.leader.locks.is_held_by(id) || moving.slots.is_empty();
                 // Nothing but this move can have given them away; what is not here would be carried as nothing.

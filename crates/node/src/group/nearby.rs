@@ -89,7 +89,7 @@ impl Group {
         let session = SessionId { serial: 0, index: 0 };
         let origin = Origin::new(from, CoreId(0), session, 0);
         let what = ReadWhat::Place(number);
-        let read = DeferredRead { origin, protocol: Protocol::Resp2, what, before: self.batch_number };
+        let read = DeferredRead { origin, protocol: Protocol::Resp2, what, before: self.batch.number };
         self.read(read, false, now, outlet);
     }
 

@@ -16,10 +16,10 @@ use crate::roster::Roster;
 impl Group {
     /// Counts from zero again (CONFIG RESETSTAT).
     pub(crate) fn reset_counts(&mut self) {
-        self.evicted_count = 0;
-        self.repeated_count = 0;
-        self.reserved_count = 0;
-        self.reservations_lapsed_count = 0;
+        self.evictions.count = 0;
+        self.counts.repeated = 0;
+        self.counts.reserved = 0;
+        self.counts.reservations_lapsed = 0;
         self.state.upkeep().forget_removals();
         self.state.keyspace().set_lookups(Lookups::default());
     }
@@ -44,8 +44,8 @@ impl Group {
             term: self.term(),
             applied: self.applied(),
             window_bytes: self.window_bytes() as u64,
-            change_count: self.state.keyspace().altered_count() - self.altered_saved,
-            log_bytes: self.log_bytes,
+            change_count: self.state.keyspace().altered_count() - self.log.altered_saved,
+            log_bytes: self.log.bytes,
             checkpoint_began: self.checkpointing.began(),
             is_checkpoint_waiting: self.checkpointing.is_waiting,
             checkpoint_progress: self
@@ -58,12 +58,12 @@ impl Group {
             loaded_percent: self.loaded_percent(),
             staleness_ms: self.staleness(now).map(|staleness| staleness.as_millis() as u64),
             lock_count: self.lock_count() as u64,
-            evicted_count: self.evicted_count,
+            evicted_count: self.evictions.count,
             request_id_count: self.state.request_ids().count() as u64,
             request_id_bytes: self.state.request_ids().byte_count() as u64,
-            repeated_count: self.repeated_count,
-            reserved_count: self.reserved_count,
-            reservations_lapsed_count: self.reservations_lapsed_count,
+            repeated_count: self.counts.repeated,
+            reserved_count: self.counts.reserved,
+            reservations_lapsed_count: self.counts.reservations_lapsed,
             removals: self.state.keyspace().removals(),
             lookups: self.state.keyspace().lookups(),
         }
@@ -78,27 +78,27 @@ impl Group {
         };
         let term = if self.is_vacant() { self.led_elsewhere().1 } else { self.replica.term() };
         let route = Route { leader, term, is_here: !self.is_vacant() };
-        let is_news = self.told_route.replace(route) != Some(route);
+        let is_news = self.news.route.replace(route) != Some(route);
         is_news.then_some(route)
     }
 
     /// The level, if it has changed since it was last asked for.
     pub(crate) fn take_level(&mut self) -> Option<stdx::Level> {
-        std::mem::take(&mut self.is_level_new).then(|| self.state.level())
+        std::mem::take(&mut self.news.has_level).then(|| self.state.level())
     }
 
     /// The roster, if it has changed since it was last asked for.
     pub(crate) fn take_roster(&mut self) -> Option<Roster> {
-        std::mem::take(&mut self.is_roster_new).then(|| self.roster().clone())
+        std::mem::take(&mut self.news.has_roster).then(|| self.roster().clone())
     }
 
     /// The libraries, if a checkpoint has brought them since they were last asked for.
     pub(crate) fn take_libraries(&mut self) -> Option<Arc<Libraries>> {
-        std::mem::take(&mut self.are_libraries_new).then(|| Arc::clone(self.state.libraries()))
+        std::mem::take(&mut self.news.has_libraries).then(|| Arc::clone(self.state.libraries()))
     }
 
     /// The cluster's parameters, if a checkpoint has brought them since they were last asked for.
     pub(crate) fn take_parameters(&mut self) -> Option<Arc<Parameters>> {
-        std::mem::take(&mut self.are_parameters_new).then(|| Arc::clone(self.state.parameters()))
+        std::mem::take(&mut self.news.has_parameters).then(|| Arc::clone(self.state.parameters()))
     }
 }

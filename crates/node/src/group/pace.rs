@@ -135,9 +135,9 @@ impl Group {
         if self.is_alone() {
             return;
         }
-        let is_asked = std::mem::take(&mut self.is_asked_to_lead);
+        let is_asked = std::mem::take(&mut self.leadership.is_asked);
         let (node, term) = (self.node.0, self.replica.term());
-        let why = match self.led_before.take() {
+        let why = match self.leadership.before.take() {
             Some((before, _)) if is_asked => format!("node {before} has handed over"),
             Some((before, heard)) => {
                 format!("node {before} had been silent for {} ms", now.instant.since(heard).as_millis())

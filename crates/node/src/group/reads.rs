@@ -61,7 +61,7 @@ impl Group {
             self.leader.reads.push(read);
         } else if !self.leader.builder.is_empty() {
             self.leader.waiters.push(Waiter::Read(Box::new(read)));
-        } else if let Some(batch) = self.inflight.back_mut() {
+        } else if let Some(batch) = self.window.inflight.back_mut() {
             batch.late.push(read);
         } else {
             self.read_now(read, now, outlet);

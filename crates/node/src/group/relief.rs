@@ -36,14 +36,14 @@ pub(super) struct Relief {
 impl Group {
     /// The disk has room, or no longer has: the leader does not wait until it would look at that by itself.
     pub(crate) fn hear_of_room(&mut self) {
-        self.reconcile_at = Instant::ZERO;
+        self.due.reconcile = Instant::ZERO;
     }
 
     /// Notes at every tick whether this leader gets anywhere.
     pub(super) fn watch_troubles(&mut self, now: Now, room: &Room) {
         let applied = self.applied();
         let relief = &mut self.leader.relief;
-        if self.inflight.is_empty() || applied > relief.applied.0 || relief.applied.1 == Instant::ZERO {
+        if self.window.inflight.is_empty() || applied > relief.applied.0 || relief.applied.1 == Instant::ZERO {
             relief.applied = (applied, now.instant);
         }
         relief.note_room(now.instant, room);
@@ -53,7 +53,7 @@ impl Group {
     /// carried out here is not known.
     pub(super) fn is_stuck(&self) -> bool {
         let since = self.leader.relief.applied.1;
-        let byte_count = self.inflight.iter().map(|batch| batch.data.len()).sum();
+        let byte_count = self.window.inflight.iter().map(|batch| batch.data.len()).sum();
         since > Instant::ZERO && self.last_tick.since(since) >= limits::STUCK_AFTER + limits::patience_for(byte_count)
     }
 

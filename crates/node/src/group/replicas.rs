@@ -70,7 +70,7 @@ impl Group {
             }
             Held::Lock(..) => false,
         };
-        let under_way = self.inflight.iter().flat_map(|batch| &batch.waiters);
+        let under_way = self.window.inflight.iter().flat_map(|batch| &batch.waiters);
         under_way.chain(&self.leader.waiters).any(is_it) || self.leader.held.iter().any(is_held)
     }
 

@@ -42,9 +42,9 @@ impl Group {
         }
         let command = keyspace::resolve(args).expect("a request was checked by its gateway");
         if matches!(command.span, command::Span::Whole(_)) {
-            self.leader.speculation.note_everything(self.batch_number);
+            self.leader.speculation.note_everything(self.batch.number);
         }
-        command.for_each_key(args, |index, _| self.leader.speculation.note(args.at(index), self.batch_number));
+        command.for_each_key(args, |index, _| self.leader.speculation.note(args.at(index), self.batch.number));
     }
 
     pub(super) fn note_packed(&mut self, words: &[u8]) {
@@ -181,7 +181,7 @@ impl Group {
             RequestBody::Holders(place) => {
                 // One that does not know yet that another leads lacks what that one has acknowledged.
                 let what = ReadWhat::Holders(place);
-                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch_number }, now, outlet);
+                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
             }
             RequestBody::Obey(version) if outlet.context.parameters.version < version => {
                 return outlet.send_back(&origin);
@@ -189,7 +189,7 @@ impl Group {
             RequestBody::Obey(_) => {
                 // That one would have to obey, and not this.
                 let what = ReadWhat::Obeys;
-                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch_number }, now, outlet);
+                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
             }
             RequestBody::Govern(words) => return self.govern(&words, origin, protocol, now, outlet),
             RequestBody::Cut { transaction, grant, name } => {
@@ -206,7 +206,7 @@ impl Group {
             RequestBody::Prepare { transaction, grant, participants, .. } if participants.is_empty() => {
                 // One that does not know yet that another leads would say yes to what that one has changed.
                 let what = ReadWhat::Holds(transaction, grant);
-                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch_number }, now, outlet);
+                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
             }
             RequestBody::Prepare { transaction, grant, participants, effects } => {
                 return self.prepare((transaction, grant), participants, effects, (origin, floor), outlet);
@@ -269,7 +269,7 @@ impl Group {
                 return;
             }
             RequestBody::ReadAtOnce(words) if self.is_alone() => {
-                let read = DeferredRead { origin, protocol, what: ReadWhat::Query(words), before: self.batch_number };
+                let read = DeferredRead { origin, protocol, what: ReadWhat::Query(words), before: self.batch.number };
                 return self.execute_read(read, now, outlet);
             }
             RequestBody::Read(words) | RequestBody::ReadAtOnce(words) => ReadWhat::Query(words),
@@ -287,7 +287,7 @@ impl Group {
             | RequestBody::EndReservation
             | RequestBody::Govern(_) => unreachable!("taken above"),
         };
-        self.read(DeferredRead { origin, protocol, what, before: self.batch_number }, is_behind, now, outlet);
+        self.read(DeferredRead { origin, protocol, what, before: self.batch.number }, is_behind, now, outlet);
     }
 
     /// The next item of the batch carries out this request.

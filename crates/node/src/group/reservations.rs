@@ -240,7 +240,7 @@ impl Group {
     pub(super) fn reserve(&mut self, origin: &Origin, keys: &[(u16, Vec<u8>)], now: Instant) {
         if self.leader.reservations.may_reserve(reserver(origin), keys) {
             self.leader.reservations.reserve(origin, keys, now + limits::RESERVATION_BEGIN_MAX);
-            self.reserved_count += 1;
+            self.counts.reserved += 1;
         }
     }
 
@@ -264,7 +264,7 @@ impl Group {
             return;
         }
         if let Some(reservation) = self.leader.reservations.by_reserver.get_mut(&reserver(origin)) {
-            reservation.batch = Some(self.batch_number);
+            reservation.batch = Some(self.batch.number);
         }
     }
 
@@ -285,6 +285,6 @@ impl Group {
             lapsed_count += u64::from(is_over && reservation.batch.is_none());
             is_over
         });
-        self.reservations_lapsed_count += lapsed_count;
+        self.counts.reservations_lapsed += lapsed_count;
     }
 }

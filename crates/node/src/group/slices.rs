@@ -208,7 +208,7 @@ impl Group {
 
     /// Reads in what the next entry installs. True if the entry can be applied.
     pub(super) fn unpack_next(&mut self) -> bool {
-        let Some(entry) = self.committed.front() else { return true };
+        let Some(entry) = self.window.committed.front() else { return true };
         let Slicing { bytes_min, step_bytes } = self.slices.slicing;
         if !self.slices.is_next_known {
             if entry.kind != EntryKind::Normal || entry.data.len() < bytes_min {
@@ -294,8 +294,8 @@ impl Group {
 
     /// What is committed and not applied has come in another way.
     pub(super) fn forget_committed(&mut self) {
-        self.committed.clear();
-        self.committed_bytes = 0;
+        self.window.committed.clear();
+        self.window.committed_bytes = 0;
         self.slices.is_next_known = false;
         for unpacked in std::mem::take(&mut self.slices.unpacked).into_values() {
             self.bury_unpacked(unpacked);

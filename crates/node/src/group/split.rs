@@ -128,7 +128,7 @@ impl Group {
         // something.
         let is_in_doubt =
             self.replica.is_recovering() || self.splits.was_in_doubt || split.born.index <= self.splits.doubted_until;
-        let membership = self.membership_applied.clone();
+        let membership = self.members.applied.clone();
         let new = NewGroup { split, membership, leads: self.is_serving, is_in_doubt };
         outlet.mail(outlet.core_of(group), Mail::SplitOff(Box::new(new)));
     }
@@ -170,7 +170,7 @@ impl Group {
             && !self.is_vacating()
             && !self.is_installing()
             && !self.splits.was_given_up
-            && self.lost_commit == 0
+            && self.loss.commit == 0
     }
 
     /// Makes room for a replica that begins with what another group gives it: what this one has promised. None if it
@@ -196,7 +196,7 @@ impl Group {
         if std::mem::replace(&mut self.splits.was_in_doubt, is_in_doubt) || is_in_doubt {
             self.splits.doubted_until = self.replica.committed_index();
         }
-        let has_none = self.splits.parent.is_some() && self.marked_index == 0;
+        let has_none = self.splits.parent.is_some() && self.log.marked_index == 0;
         if has_none && !self.checkpointing.is_running() && !self.checkpointing.is_resting(now) {
             self.want_checkpoint(); // it may have failed, or been stopped
         }
@@ -209,7 +209,7 @@ impl Group {
                 outlet.mail(outlet.core_of(parent), Mail::SplitBegun { parent, group: self.id });
             }
         }
-        if self.marked_index > 0
+        if self.log.marked_index > 0
             && let Some(parent) = self.splits.parent.take()
         {
             outlet.mail(outlet.core_of(parent), Mail::SplitKept { parent, group: self.id });

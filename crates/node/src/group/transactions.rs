@@ -153,20 +153,20 @@ impl Group {
         outlet: &mut Outlet<'_>,
     ) {
         if !self.is_touched(&granted.0) {
-            self.read_now(fetching(granted, origin, self.batch_number), now, outlet);
+            self.read_now(fetching(granted, origin, self.batch.number), now, outlet);
         } else if !self.leader.builder.is_empty() {
-            let fetch = fetching(granted, origin, self.batch_number);
+            let fetch = fetching(granted, origin, self.batch.number);
             self.leader.waiters.push(Waiter::Fetch(Box::new(fetch)));
-        } else if let Some(batch) = self.inflight.back_mut() {
-            batch.late.push(fetching(granted, origin, self.batch_number));
+        } else if let Some(batch) = self.window.inflight.back_mut() {
+            batch.late.push(fetching(granted, origin, self.batch.number));
         } else {
-            self.read_now(fetching(granted, origin, self.batch_number), now, outlet);
+            self.read_now(fetching(granted, origin, self.batch.number), now, outlet);
         }
     }
 
     /// True if something that is not applied yet works on a key of the lock.
     pub(super) fn is_touched(&mut self, lock: &Lock) -> bool {
-        if self.leader.builder.is_empty() && self.inflight.is_empty() {
+        if self.leader.builder.is_empty() && self.window.inflight.is_empty() {
             return false;
         }
         if lock.whole {
@@ -176,7 +176,7 @@ impl Group {
         let covers = |touched: &Touched| lock.keys.iter().any(|(_, key)| touched.covers(key));
         self.leader.touched.read_on(self.leader.builder.payload(), &mut spans);
         let is_touched = covers(&self.leader.touched)
-            || self.inflight.iter_mut().any(|batch| {
+            || self.window.inflight.iter_mut().any(|batch| {
                 if batch.index > 0 {
                     batch.touched.read_on(&batch.data, &mut spans);
                 }
@@ -248,7 +248,7 @@ impl Group {
                 Known::Nothing => None,
             };
             if let Some(answer) = answer {
-                self.repeated_count += u64::from(matches!(answer, Locked::Answered(_)));
+                self.counts.repeated += u64::from(matches!(answer, Locked::Answered(_)));
                 let proof: Proof = match answer {
                     Locked::Answered(_) => Committed::of_applied().into(),
                     _ => Proof::Refused,
@@ -354,9 +354,9 @@ impl Group {
     ) {
         for effect in effects {
             match effect {
-                Effect::Key { key, .. } => self.leader.speculation.note(key, self.batch_number),
+                Effect::Key { key, .. } => self.leader.speculation.note(key, self.batch.number),
                 Effect::Flush { .. } | Effect::Swap { .. } => {
-                    self.leader.speculation.note_everything(self.batch_number)
+                    self.leader.speculation.note_everything(self.batch.number)
                 }
                 Effect::Give(_) | Effect::Take(_) | Effect::Answer(_) => {}
             }

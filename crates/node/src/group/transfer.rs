@@ -185,11 +185,11 @@ impl Group {
     fn look_after_giving(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         let is_asked = self.replica.takes_checkpoint() && self.replica.is_leader();
         if is_asked && !self.checkpointing.is_running() && !self.checkpointing.is_resting(now) {
-            self.is_checkpoint_awaited = true;
+            self.transfer.is_awaited = true;
             self.want_checkpoint();
         }
-        if self.held_log.is_some_and(|(_, until)| until <= now.instant) {
-            self.held_log = None;
+        if self.log.held.is_some_and(|(_, until)| until <= now.instant) {
+            self.log.held = None;
         }
         if self.leader.giving.is_empty() {
             return;
@@ -234,10 +234,10 @@ impl Group {
             return;
         }
         // What has just found no room would hardly find it now.
-        if self.taking_failed.is_some_and(|failed| now.instant.since(failed) < limits::CHECKPOINT_REST) {
+        if self.transfer.failed.is_some_and(|failed| now.instant.since(failed) < limits::CHECKPOINT_REST) {
             return;
         }
-        match &mut self.taking {
+        match &mut self.transfer.taking {
             Some(taking) if taking.stage != Stage::Fetching => return,
             Some(taking) if taking.mark.index == index && taking.mark.term == term => {
                 taking.from = from.0;
@@ -251,7 +251,7 @@ impl Group {
                 let mark = CheckpointMark { index, term, membership };
                 let step = CheckpointStep::Begin(mark.clone());
                 outlet.actions.push(Action::Checkpoint { group: self.id, id, step });
-                self.taking = Some(Taking {
+                self.transfer.taking = Some(Taking {
                     from: from.0,
                     message,
                     mark,
@@ -272,7 +272,7 @@ impl Group {
     }
 
     fn pull(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        let Some(taking) = &mut self.taking else { return };
+        let Some(taking) = &mut self.transfer.taking else { return };
         if taking.is_writing || taking.stage != Stage::Fetching {
             return;
         }
@@ -291,7 +291,7 @@ impl Group {
         now: Now,
         outlet: &mut Outlet<'_>,
     ) {
-        let Some(taking) = &mut self.taking else { return };
+        let Some(taking) = &mut self.transfer.taking else { return };
         let is_wanted = taking.from == from.0 && taking.mark.index == index && taking.chunk == chunk;
         if !is_wanted || taking.is_writing || taking.stage != Stage::Fetching {
             return;
@@ -330,7 +330,7 @@ impl Group {
     /// Time passes for checkpoints under way.
     pub(super) fn look_after_transfers(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         self.look_after_giving(now, outlet);
-        let Some(taking) = &self.taking else { return };
+        let Some(taking) = &self.transfer.taking else { return };
         if taking.stage != Stage::Fetching || taking.is_writing {
             return;
         }
@@ -343,7 +343,7 @@ impl Group {
 
     /// The host has news of the file being written. False if it is about another one.
     pub(crate) fn taking_news(&mut self, id: u64, news: &CheckpointNews, now: Now, outlet: &mut Outlet<'_>) -> bool {
-        let Some(taking) = self.taking.as_mut().filter(|taking| taking.id == id) else { return false };
+        let Some(taking) = self.transfer.taking.as_mut().filter(|taking| taking.id == id) else { return false };
         match news {
             CheckpointNews::Written(_) => {
                 taking.is_writing = false;
@@ -363,8 +363,8 @@ impl Group {
                     outlet.actions.push(Action::Fatal { line });
                 } else {
                     outlet.actions.push(Action::Log { level: Level::Warning, line });
-                    self.taking = None;
-                    self.taking_failed = Some(now.instant);
+                    self.transfer.taking = None;
+                    self.transfer.failed = Some(now.instant);
                 }
             }
         }
@@ -372,7 +372,7 @@ impl Group {
     }
 
     pub(super) fn stop_taking(&mut self, outlet: &mut Outlet<'_>) {
-        if let Some(Taking { id, keyspace, .. }) = self.taking.take() {
+        if let Some(Taking { id, keyspace, .. }) = self.transfer.taking.take() {
             outlet.context.free_later(keyspace);
             outlet.actions.push(Action::Checkpoint { group: self.id, id, step: CheckpointStep::Abandon });
         }
@@ -394,7 +394,7 @@ impl Group {
         hard_state: HardState,
         outlet: &mut Outlet<'_>,
     ) {
-        let taking = self.taking.as_mut().expect("a checkpoint is restored when it has come");
+        let taking = self.transfer.taking.as_mut().expect("a checkpoint is restored when it has come");
         assert_eq!((taking.mark.index, &taking.stage), (restored.index, &Stage::Complete));
         taking.stage = Stage::Installing { ticket };
         let step = CheckpointStep::Install(hard_state);
@@ -403,23 +403,23 @@ impl Group {
 
     /// True if a checkpoint has come whole, and the replica has been told of it and not been asked yet.
     pub(super) fn has_come(&self) -> bool {
-        self.taking.as_ref().is_some_and(|taking| taking.stage == Stage::Complete)
+        self.transfer.taking.as_ref().is_some_and(|taking| taking.stage == Stage::Complete)
     }
 
     /// True while a checkpoint becomes durable: the replica's wishes wait.
     pub(super) fn is_installing(&self) -> bool {
-        self.taking.as_ref().is_some_and(|taking| matches!(taking.stage, Stage::Installing { .. }))
+        self.transfer.taking.as_ref().is_some_and(|taking| matches!(taking.stage, Stage::Installing { .. }))
     }
 
     fn finish_taking(&mut self, outlet: &mut Outlet<'_>) {
-        let taking = self.taking.take().expect("just seen");
+        let taking = self.transfer.taking.take().expect("just seen");
         let Stage::Installing { ticket } = taking.stage else {
             unreachable!("a file is finished when it is installed")
         };
         let Taking { from, mark, keyspace, state, .. } = taking;
         // What was proposed here in another term may be in the checkpoint or not.
-        for batch in std::mem::take(&mut self.inflight) {
-            self.inflight_bytes -= batch.byte_count;
+        for batch in std::mem::take(&mut self.window.inflight) {
+            self.window.inflight_bytes -= batch.byte_count;
             self.fail_unknown(batch, outlet);
         }
         let position = state::Position { index: mark.index, term: mark.term };
@@ -432,13 +432,13 @@ impl Group {
         self.note_loaded();
         outlet.context.places[self.id.0 as usize] = Place { index: mark.index, unix: self.moment().unix };
         outlet.context.hear(self.moment().unix);
-        self.membership_applied = mark.membership;
-        self.is_member_by_log = false;
-        self.lost_commit = 0;
-        (self.first_index, self.recovered_index) = (mark.index, mark.index);
-        self.log_bytes = 0;
-        self.altered_saved = self.state.keyspace().altered_count();
-        self.marked_index = mark.index;
+        self.members.applied = mark.membership;
+        self.members.are_by_log = false;
+        self.loss.commit = 0;
+        (self.log.first_index, self.log.recovered_index) = (mark.index, mark.index);
+        self.log.bytes = 0;
+        self.log.altered_saved = self.state.keyspace().altered_count();
+        self.log.marked_index = mark.index;
         self.replica.persisted(ticket);
         let line = format!("group {}: has the checkpoint at index {}", self.id.0, mark.index);
         outlet.actions.push(Action::Log { level: Level::Notice, line });
@@ -451,12 +451,12 @@ impl Group {
 
     /// True while the leader's checkpoint is coming.
     pub(crate) fn is_taking(&self) -> bool {
-        self.taking.is_some()
+        self.transfer.taking.is_some()
     }
 
     /// True if a member waits for a checkpoint that has not been made yet.
     pub(crate) fn awaits_checkpoint(&self) -> bool {
-        self.is_checkpoint_awaited
+        self.transfer.is_awaited
     }
 
     /// True while members are being given a checkpoint.

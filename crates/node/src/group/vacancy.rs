@@ -117,7 +117,7 @@ impl Group {
             }
             // One that has lost what it had is filled again, unless the others did without it since.
             self.vacancy.is_let_go |=
-                self.lost_commit > 0 && !bulletin.has(self.node) && bulletin.applied > self.lost_commit;
+                self.loss.commit > 0 && !bulletin.has(self.node) && bulletin.applied > self.loss.commit;
             if !self.is_vacating() {
                 if !bulletin.has(self.node) {
                     // It may have been a member for a while, and been given nothing.
@@ -129,7 +129,7 @@ impl Group {
         }
         let since = *self.vacancy.told_since.get_or_insert(now.instant);
         let is_news = !bulletin.has(self.node) && bulletin.applied > self.replica.committed_index();
-        if !is_news || self.is_member_by_log && !self.replica.may_be_done_without() {
+        if !is_news || self.members.are_by_log && !self.replica.may_be_done_without() {
             return;
         }
         // A second member can be asked: the group lives here, as far as the roster knows, or on other nodes beside this
@@ -174,7 +174,7 @@ impl Group {
 
     /// A node asks whether it is a member. Only a voter says that it is not, by what has been applied here.
     pub(crate) fn asked_membership(&mut self, from: NodeId, outlet: &mut Outlet<'_>) {
-        let Membership { voters, learners, .. } = &self.membership_applied;
+        let Membership { voters, learners, .. } = &self.members.applied;
         if voters.contains(&self.node.0) && !voters.contains(&from.0) && !learners.contains(&from.0) {
             outlet.send(from, self.id, Lane::Log, wire::encode_no_member(self.id, self.applied()));
         }
@@ -215,7 +215,7 @@ impl Group {
             }
             Stage::None => {}
         }
-        let Membership { voters, learners, .. } = &self.membership_applied;
+        let Membership { voters, learners, .. } = &self.members.applied;
         let is_out = !voters.is_empty() && !voters.contains(&self.node.0) && !learners.contains(&self.node.0);
         // A node that leaves the cluster keeps what it has, as does every node what the metadata group has.
         let may_go = self.id != GroupId(0)
@@ -264,8 +264,8 @@ impl Group {
 
     /// From here on the replica is what it is on a node that has never held the group, but for its vote.
     fn finish_vacating(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) {
-        for batch in std::mem::take(&mut self.inflight) {
-            self.inflight_bytes -= batch.byte_count;
+        for batch in std::mem::take(&mut self.window.inflight) {
+            self.window.inflight_bytes -= batch.byte_count;
             self.fail_unknown(batch, outlet);
         }
         self.forget_committed();
@@ -283,27 +283,27 @@ impl Group {
         // Nobody here is told of changes any more.
         outlet.flush_caches();
         self.prepared_since.clear();
-        self.slot_news.clear();
+        self.news.slots.clear();
         for (gateway, number) in std::mem::take(&mut self.awaited) {
             outlet.settle_told(gateway.core, crate::letter::Claim { boot: gateway.boot, group: self.id, number });
         }
         self.decline_all(now, outlet);
         self.nearby = nearby::Nearby::new(prng.draw() >> 8);
         outlet.context.places[self.id.0 as usize] = Place::default();
-        self.membership_applied = Membership::default();
-        self.is_member_by_log = false;
-        (self.first_index, self.recovered_index, self.marked_index) = (0, 0, 0);
-        self.lost_commit = 0;
+        self.members.applied = Membership::default();
+        self.members.are_by_log = false;
+        (self.log.first_index, self.log.recovered_index, self.log.marked_index) = (0, 0, 0);
+        self.loss.commit = 0;
         self.splits.give_up();
-        self.log_bytes = 0;
-        self.altered_saved = self.state.keyspace().altered_count();
-        self.held_log = None;
-        self.told_keep = (u64::MAX, Instant::ZERO);
-        self.is_overtaken = false;
-        self.is_checkpoint_awaited = false;
-        self.is_asked_to_lead = false;
-        self.led_before = None;
-        self.told_route = None;
+        self.log.bytes = 0;
+        self.log.altered_saved = self.state.keyspace().altered_count();
+        self.log.held = None;
+        self.log.told_keep = (u64::MAX, Instant::ZERO);
+        self.loss.is_overtaken = false;
+        self.transfer.is_awaited = false;
+        self.leadership.is_asked = false;
+        self.leadership.before = None;
+        self.news.route = None;
         self.vacancy.stage = Stage::None;
         self.vacancy.heard.clear();
         self.vacancy.told_since = None;
