@@ -176,7 +176,7 @@ impl Core {
     fn invalidate_asked(&mut self, id: SessionId, news: News, asked: Option<Asked>) {
         self.note_stale(id, &news);
         let Some(session) = self.sessions.get(id) else { return };
-        let Some(tracking) = &session.tracking else { return };
+        let Some(tracking) = &session.options.tracking else { return };
         let own = asked.filter(|(serial, _)| *serial == id.serial);
         let is_remembered = matches!(news, News::Keys(_)) && tracking.broadcasts();
         if is_remembered || (tracking.skips_own && own.is_some()) {
@@ -203,7 +203,7 @@ impl Core {
     /// instead.
     fn tell(&mut self, id: SessionId, news: News, behind: Option<u64>) {
         let Some(session) = self.sessions.get(id) else { return };
-        match session.tracking.as_ref().and_then(|tracking| tracking.redirect) {
+        match session.options.tracking.as_ref().and_then(|tracking| tracking.redirect) {
             Some(redirect) => {
                 let mail = Mail::Redirected { session: redirect.session, news, from: (self.context.core, id) };
                 self.outbox.push(self.context.core, redirect.core, mail);
@@ -231,7 +231,7 @@ impl Core {
     /// The session that a session of this core has named is gone.
     pub(crate) fn redirect_broken(&mut self, id: SessionId, lost: u64) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        let Some(tracking) = &mut session.tracking else { return };
+        let Some(tracking) = &mut session.options.tracking else { return };
         tracking.is_broken = true;
         if session.protocol() == resp::Protocol::Resp3 {
             self.sessions.push(id, &self.context.settings.output_limits, |writer| {
@@ -341,7 +341,8 @@ impl Core {
 
     /// A client is told behind a reply that it cannot keep what it reads there.
     fn forbid_to_keep(&mut self, id: SessionId, keys: Vec<Arc<[u8]>>, ticket: u64) {
-        let broadcasts = |session: &Session| session.tracking.as_ref().is_some_and(|tracking| tracking.broadcasts());
+        let broadcasts =
+            |session: &Session| session.options.tracking.as_ref().is_some_and(|tracking| tracking.broadcasts());
         // A client that is told of all changes asks for no single key.
         if !keys.is_empty() && self.sessions.get(id).is_some_and(|session| !broadcasts(session)) {
             self.tell(id, News::Keys(keys), Some(ticket));
@@ -350,7 +351,7 @@ impl Core {
 
     /// Makes those that are told of all changes forget what they have read.
     pub(crate) fn flush_broadcasters(&mut self) {
-        let tracking = |id: &SessionId| self.sessions.get(*id)?.tracking.as_ref();
+        let tracking = |id: &SessionId| self.sessions.get(*id)?.options.tracking.as_ref();
         let all = self.context.tracker.sessions();
         let broadcasters: Vec<_> = all.filter(|id| tracking(id).is_some_and(|mode| mode.broadcasts())).collect();
         for session in broadcasters {
@@ -471,7 +472,7 @@ impl Core {
     /// Tells broadcasting sessions of this core what they are concerned with.
     pub(crate) fn broadcast_changes(&mut self) {
         let sessions = &self.sessions;
-        let tracking_of = |id| sessions.get(id).and_then(|session| session.tracking.as_deref());
+        let tracking_of = |id| sessions.get(id).and_then(|session| session.options.tracking.as_deref());
         for (session, news, behind) in self.context.tracker.take_broadcasts(tracking_of) {
             self.note_stale(session, &news);
             self.tell(session, news, behind);

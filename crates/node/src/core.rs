@@ -311,7 +311,7 @@ impl Context {
     pub(crate) fn note_slow(&mut self, session: &Session) {
         if self.timings.has_slow() {
             for entry in self.timings.take_slow() {
-                let (address, name) = (session.peer.address.clone(), session.name.clone());
+                let (address, name) = (session.peer.address.clone(), session.options.name.clone());
                 self.keep_slow(SlowEntry { address, name, ..entry });
             }
         }

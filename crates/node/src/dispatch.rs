@@ -68,7 +68,7 @@ impl Core {
         if session.is_closing {
             return;
         }
-        if session.input.is_empty() && session.hold == Hold::None {
+        if session.flow.input.is_empty() && session.hold == Hold::None {
             let consumed = self.run(id, bytes, actions);
             if let Some(session) = self.sessions.get_mut(id)
                 && !session.is_closing
@@ -79,7 +79,7 @@ impl Core {
             session.keep_input(bytes);
             if session.hold == Hold::None {
                 self.run_kept(id, actions);
-            } else if session.input.len() > limits::INPUT_BYTES_MAX {
+            } else if session.flow.input.len() > limits::INPUT_BYTES_MAX {
                 self.sessions.mark(id);
             }
         }
@@ -98,10 +98,10 @@ impl Core {
 
     fn run_kept(&mut self, id: SessionId, actions: &mut Vec<Action>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        if session.input.is_empty() {
+        if session.flow.input.is_empty() {
             return;
         }
-        let mut input = std::mem::take(&mut session.input);
+        let mut input = std::mem::take(&mut session.flow.input);
         let consumed = self.run(id, &input, actions);
         if let Some(session) = self.sessions.get_mut(id)
             && !session.is_closing
@@ -110,7 +110,7 @@ impl Core {
             if input.is_empty() && input.capacity() > KEPT_CAPACITY_MAX {
                 input = Vec::new();
             }
-            session.input = input;
+            session.flow.input = input;
         }
     }
 
@@ -127,7 +127,7 @@ impl Core {
                 consumed = input.len();
                 break;
             }
-            if session.out.len() + session.backlog_bytes > limits::OUTPUT_BYTES_MAX {
+            if session.flow.out.len() + session.flow.backlog_bytes > limits::OUTPUT_BYTES_MAX {
                 session.hold = Hold::Output;
                 break;
             }
@@ -145,16 +145,16 @@ impl Core {
             if self.is_reading && consumed >= looked_up && session.multi.is_none() {
                 looked_up = consumed + look_ahead(&self.groups, &self.context, session.database, rest);
             }
-            session.request_bytes = rest.len();
-            let (taken, next) = match session.parser.parse(rest, &request_limits, &mut spans) {
+            session.flow.request_bytes = rest.len();
+            let (taken, next) = match session.flow.parser.parse(rest, &request_limits, &mut spans) {
                 Ok(Parsed::Incomplete { need }) => {
-                    session.wanted_bytes = need;
+                    session.flow.wanted_bytes = need;
                     break;
                 }
                 Ok(Parsed::Empty { consumed }) => (consumed, Next::Taken),
                 Ok(Parsed::Request { consumed }) => (consumed, self.dispatch(id, Args::new(rest, &spans), actions)),
                 Ok(Parsed::Inline { consumed }) => {
-                    let line = session.parser.line().to_vec();
+                    let line = session.flow.parser.line().to_vec();
                     (consumed, self.dispatch(id, Args::new(&line, &spans), actions))
                 }
                 Err(error) => {
@@ -174,16 +174,17 @@ impl Core {
                 break;
             }
             // The window of a group on another core is not seen from here.
-            session.unanswered_bytes = if session.owed_count() == 0 { 0 } else { session.unanswered_bytes + taken };
-            if session.unanswered_bytes > limits::UNANSWERED_BYTES_MAX {
-                session.unanswered_bytes = 0;
+            session.flow.unanswered_bytes =
+                if session.owed_count() == 0 { 0 } else { session.flow.unanswered_bytes + taken };
+            if session.flow.unanswered_bytes > limits::UNANSWERED_BYTES_MAX {
+                session.flow.unanswered_bytes = 0;
                 session.hold = Hold::Answers;
                 break;
             }
         }
         self.spans = spans;
         if let Some(session) = self.sessions.get_mut(id) {
-            session.request_bytes = 0;
+            session.flow.request_bytes = 0;
         }
         consumed
     }
@@ -253,7 +254,7 @@ impl Core {
         let database = session.database;
         let is_named = session.request_id.is_some();
         let mut near = None;
-        if session.reading.is_some() {
+        if session.options.reading.is_some() {
             near = self.near_group(id, known, args);
             if near.is_none() && !self.leave_replica(id, known) {
                 return Next::Postponed(Hold::Answers);
@@ -277,7 +278,7 @@ impl Core {
                     session.request_id = None;
                 }
                 // What CLIENT CACHING says is for one command, or for one transaction.
-                if let Some(tracking) = &mut session.tracking
+                if let Some(tracking) = &mut session.options.tracking
                     && session.multi.is_none()
                     && session.last_command.is_none_or(|(_, container)| container != Some("client"))
                 {
@@ -449,7 +450,7 @@ impl Core {
         let (node, core, core_count) = (self.context.node, self.context.core, self.context.core_count);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let (database, protocol) = (session.database, session.protocol());
-        let durability = self.context.settings.durability(session.durability);
+        let durability = self.context.settings.durability(session.options.durability);
         if session.awaits_script_beside(group) {
             return Next::Postponed(Hold::Answers);
         }
@@ -478,7 +479,7 @@ impl Core {
                     }
                     self.is_reading = false;
                     let ticket = session.take_ticket();
-                    let is_silent = session.no_touch;
+                    let is_silent = session.options.no_touch;
                     let origin = Origin { is_silent, durability, ..Origin::new(node, core, id, ticket) };
                     local.write(origin, protocol, database, args);
                     return Next::Taken;
@@ -489,7 +490,7 @@ impl Core {
                     self.is_reading = true;
                     let watch = self.context.timings.start(Known::Data(command), args);
                     let (session, calls) = self.sessions.get_to_count(id).expect("its request is being looked at");
-                    let is_silent = session.no_touch;
+                    let is_silent = session.options.no_touch;
                     write_at_once(session, calls, |writer| {
                         local.state.keyspace().set_silent(is_silent);
                         local.state.keyspace().query(database, command, args, moment, writer);
@@ -516,7 +517,7 @@ impl Core {
                     let moment = local.read_moment(now);
                     self.is_reading = true;
                     let (ticket, tracks) = (session.take_ticket_to_read(), session.tracks());
-                    let is_silent = session.no_touch;
+                    let is_silent = session.options.no_touch;
                     let watch = self.context.timings.start(Known::Data(command), args);
                     self.sessions.reply_observed(id, ticket, local.observed(), |writer| {
                         local.state.keyspace().set_silent(is_silent);
@@ -553,7 +554,7 @@ impl Core {
         }
         let awaits_change = session.awaits_change();
         let tracks = !is_write && session.tracks();
-        let is_silent = session.no_touch;
+        let is_silent = session.options.no_touch;
         let ticket = if is_write { session.take_ticket() } else { session.take_ticket_to_read() };
         let is_timed = self.wants_time(Known::Data(command), args);
         let kind = match (is_write, awaits_change) {
@@ -656,7 +657,7 @@ impl Core {
         }
         let mut words = Vec::new();
         put_words(&mut words, session.database, args);
-        if let Some(reading) = &mut session.reading {
+        if let Some(reading) = &mut session.options.reading {
             reading.blur();
         }
         let is_silent = origin.is_silent && command.name != "touch";

@@ -370,8 +370,8 @@ impl Core {
                 is_asking: false,
             });
         }
-        let durability = self.context.settings.durability(session.durability);
-        let is_silent = session.no_touch;
+        let durability = self.context.settings.durability(session.options.durability);
+        let is_silent = session.options.no_touch;
         let origin = Origin { tracks, is_silent, durability, ..Origin::new(node, core, id, ticket.number()) };
         match groups {
             Groups::None => self.sessions.reply_own(id, ticket, |writer| writer.array(0)),
@@ -422,7 +422,7 @@ impl Core {
         let now = self.now;
         let session = self.sessions.get(id);
         let owed = session.map_or(0, |session| session.owed_count());
-        let is_silent = session.is_some_and(|session| session.no_touch);
+        let is_silent = session.is_some_and(|session| session.options.no_touch);
         let origin = self.origin_of(id);
         if router::core_of(group, self.context.core_count) != self.context.core {
             return false;

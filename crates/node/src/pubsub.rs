@@ -79,7 +79,7 @@ impl Message {
 impl Pubsub {
     /// Lets a session listen; nothing changes if it does already.
     pub fn subscribe(&mut self, session: &mut Session, kind: Kind, name: &[u8]) {
-        let subscriptions = session.subscriptions.get_or_insert_default();
+        let subscriptions = session.options.subscriptions.get_or_insert_default();
         if subscriptions.names(kind).contains(name) {
             return;
         }
@@ -94,7 +94,7 @@ impl Pubsub {
 
     /// Ends a subscription, if there is one.
     pub fn unsubscribe(&mut self, session: &mut Session, kind: Kind, name: &[u8]) {
-        let Some(subscriptions) = &mut session.subscriptions else { return };
+        let Some(subscriptions) = &mut session.options.subscriptions else { return };
         if !subscriptions.names[kind as usize].remove(name) {
             return;
         }
@@ -105,14 +105,14 @@ impl Pubsub {
             listeners.remove(name);
         }
         if subscriptions.is_empty() {
-            session.subscriptions = None;
+            session.options.subscriptions = None;
         }
     }
 
     /// Ends all subscriptions of a session.
     pub fn forget(&mut self, session: &mut Session) {
         for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
-            let names = session.subscriptions.as_ref().map(|subscriptions| subscriptions.names(kind).clone());
+            let names = session.options.subscriptions.as_ref().map(|subscriptions| subscriptions.names(kind).clone());
             for name in names.into_iter().flatten() {
                 self.unsubscribe(session, kind, &name);
             }

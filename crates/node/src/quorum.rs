@@ -131,7 +131,7 @@ impl Core {
     /// Why a read is refused when nobody answers it. Where the replica of this node may answer, that was too old, and
     /// the refusal names the bound.
     pub(crate) fn no_quorum_to_read(&self, session: SessionId, group: GroupId, known: Known, args: Args<'_>) -> String {
-        let reading = self.sessions.get(session).and_then(|session| session.reading.as_ref());
+        let reading = self.sessions.get(session).and_then(|session| session.options.reading.as_ref());
         match reading {
             Some(reading) if self.group_near(session, known, args).is_some() => {
                 nearby::too_old(self.context.allowed(reading))

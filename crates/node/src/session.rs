@@ -3,6 +3,8 @@
 //! A client may send requests ahead of their replies. Each request that cannot be answered at once gets a *ticket*;
 //! replies leave in the order of tickets, whichever core or group finishes first.
 
+mod parts;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
@@ -20,12 +22,10 @@ use crate::exec::Composition;
 use crate::group::{Committed, Observed, Proof};
 use crate::hot::Load;
 use crate::limits;
-use crate::nearby::Reading;
 use crate::optimism::Optimism;
-use crate::pubsub::Subscriptions;
 use crate::settings::{OutputLimit, OutputLimits};
 use crate::tally::{Asked, Calls};
-use crate::tracking::Tracking;
+pub use parts::{ClientOptions, Flow, Owed};
 
 /// One client's connection.
 #[derive(Debug)]
@@ -38,8 +38,8 @@ pub struct Session {
     pub opened: Now,
     /// When it was last heard.
     pub heard: Now,
-    /// CLIENT SETNAME.
-    pub name: Vec<u8>,
+    /// What the client has said of itself, and how it wants to be served.
+    pub options: ClientOptions,
     /// SELECT.
     pub database: u16,
     /// True once it may do more than AUTH.
@@ -48,26 +48,8 @@ pub struct Session {
     pub user: Arc<User>,
     /// The last command, and the container if it is a subcommand.
     pub last_command: Option<(Known, Option<&'static str>)>,
-    /// CLIENT REPLY.
-    pub replies: Replies,
-    /// CLIENT SETINFO: what the client was written with. Stays after RESET.
-    pub library: ClientLibrary,
-    /// CLIENT NO-EVICT.
-    pub no_evict: bool,
-    /// CLIENT NO-TOUCH.
-    pub no_touch: bool,
-    /// CLIENT DURABILITY: when its changes count as kept.
-    pub durability: Durability,
     /// Some of its changes may have been answered before they were on disk, whatever the server's level.
     pub(crate) had_less: bool,
-    /// READONLY: it may be answered by replicas, if they are not too old.
-    pub reading: Option<Box<Reading>>,
-    /// What it wants to know of keys it has read; `None` if nothing.
-    pub tracking: Option<Box<Tracking>>,
-    /// What it listens to; `None` if to nothing.
-    pub subscriptions: Option<Box<Subscriptions>>,
-    /// It carries out what another cluster has done, where clients change nothing (SITE WRITER).
-    pub writes_for_site: bool,
     /// What it has told of itself, if it is a replica of another kind.
     pub follower: Option<Box<Follower>>,
     /// MULTI has begun: what has been queued.
@@ -80,65 +62,22 @@ pub struct Session {
     pub(crate) optimism: Optimism,
     /// Requests executed.
     pub request_count: u64,
-    /// Largest number of unparsed bytes seen.
-    pub input_bytes_max: usize,
-
-    pub(crate) parser: RequestParser,
-    /// Bytes worth having room for, as the parser said.
-    pub(crate) wanted_bytes: usize,
+    /// Bytes that come in and go out.
+    pub flow: Flow,
     /// A transaction over several groups, or with control commands, is under way for it.
     pub(crate) is_driving: bool,
-    /// News for its cache that waits for a reply.
-    held_news: Vec<u8>,
-    /// News of its own changes, by the ticket of the reply that it belongs behind.
-    own_news: BTreeMap<u64, Vec<u8>>,
+    /// Requests that have no reply yet, and replies that came before their turn.
+    owed: Owed,
     /// A transaction with control commands that is being carried out.
     pub(crate) composition: Option<Composition>,
     /// A request for what has changed, which the host has not answered.
     pub(crate) changes_wait: Option<ChangesWait>,
     /// A request that waits for data.
     pub(crate) waiting: Option<Box<Waiting>>,
-    pub(crate) input: Vec<u8>,
-    pub(crate) out: Writer,
-    /// Bytes of output that the host has been given since the session began.
-    pub(crate) flushed_bytes: u64,
     /// What the request being looked at counts as.
     pub(crate) asking: Asked,
     /// The same request, while what keys take is counted.
     pub(crate) load: Option<Load>,
-    /// Of those that it is owed, with their tickets.
-    loads: Vec<(u64, Load)>,
-    /// The same of the requests that are owed replies; the first belongs to `head`.
-    asked: VecDeque<Asked>,
-    /// What transactions under way have queued, by the ticket of their EXEC.
-    queues: Vec<(u64, Box<[Asked]>)>,
-    /// Ticket of the next reply to leave.
-    head: u64,
-    /// Ticket of the next request.
-    next: u64,
-    /// Ticket behind the last one that may stand for a change of data.
-    behind_changes: u64,
-    /// Ticket behind the last one that stands for a read of the replica on this node.
-    behind_near: u64,
-    /// Ticket behind the last one that does not.
-    behind_far: u64,
-    /// Reads sent to groups of a cluster that had no answer when last looked at: group, and number in its stream.
-    reads: Vec<(GroupId, u64)>,
-    /// The last script sent to run on the keys of a group: the group, and the ticket behind the script's.
-    far_script: Option<(GroupId, u64)>,
-    /// Replies that came before their turn; the first belongs to `head`.
-    early: VecDeque<Option<Early>>,
-    early_bytes: usize,
-    /// Bytes that it did not ask for, since it had last taken all of its output.
-    pushed_bytes: usize,
-    /// Since when it has had more output waiting than the soft limit allows.
-    over_soft_since: Option<Instant>,
-    /// Bytes of the request being looked at and of those behind it.
-    pub(crate) request_bytes: usize,
-    /// Bytes of output that the host could not send yet.
-    pub(crate) backlog_bytes: usize,
-    /// Bytes of requests taken since nothing was owed.
-    pub(crate) unanswered_bytes: usize,
     /// Version of the map of slots by which all that it is owed was sent.
     pub(crate) map_version: u64,
     /// Why no further request is parsed for now.
@@ -261,7 +200,7 @@ pub struct Multi {
 impl Session {
     /// Bytes of output since the session began, whether or not the host has been given them.
     pub(crate) fn put_out_bytes(&self) -> u64 {
-        self.flushed_bytes + self.out.len() as u64
+        self.flow.flushed_bytes + self.flow.out.len() as u64
     }
 
     fn new(id: SessionId, peer: Peer, now: Now, user: Arc<User>) -> Self {
@@ -270,58 +209,64 @@ impl Session {
             peer,
             opened: now,
             heard: now,
-            name: Vec::new(),
+            options: ClientOptions {
+                name: Vec::new(),
+                replies: Replies::On,
+                library: ClientLibrary::default(),
+                no_evict: false,
+                no_touch: false,
+                durability: Durability::Server,
+                reading: None,
+                tracking: None,
+                subscriptions: None,
+                writes_for_site: false,
+            },
             database: 0,
             is_authenticated: user.needs_no_password(),
             user,
             last_command: None,
-            replies: Replies::On,
-            library: ClientLibrary::default(),
-            no_evict: false,
-            no_touch: false,
-            durability: Durability::Server,
             had_less: false,
-            reading: None,
-            tracking: None,
-            subscriptions: None,
-            writes_for_site: false,
             follower: None,
             multi: None,
             request_id: None,
             watches: Vec::new(),
             optimism: Optimism::default(),
             request_count: 0,
-            input_bytes_max: 0,
-            parser: RequestParser::new(),
-            wanted_bytes: 0,
+            flow: Flow {
+                input_bytes_max: 0,
+                parser: RequestParser::new(),
+                wanted_bytes: 0,
+                input: Vec::new(),
+                out: Writer::new(Protocol::Resp2),
+                flushed_bytes: 0,
+                pushed_bytes: 0,
+                over_soft_since: None,
+                request_bytes: 0,
+                backlog_bytes: 0,
+                unanswered_bytes: 0,
+            },
             is_driving: false,
-            held_news: Vec::new(),
-            own_news: BTreeMap::new(),
+            owed: Owed {
+                held_news: Vec::new(),
+                own_news: BTreeMap::new(),
+                loads: Vec::new(),
+                asked: VecDeque::new(),
+                queues: Vec::new(),
+                head: 0,
+                behind_changes: 0,
+                behind_near: 0,
+                behind_far: 0,
+                next: 0,
+                reads: Vec::new(),
+                far_script: None,
+                early: VecDeque::new(),
+                early_bytes: 0,
+            },
             composition: None,
             changes_wait: None,
             waiting: None,
-            input: Vec::new(),
-            out: Writer::new(Protocol::Resp2),
-            flushed_bytes: 0,
             asking: Asked::NOTHING,
             load: None,
-            loads: Vec::new(),
-            asked: VecDeque::new(),
-            queues: Vec::new(),
-            head: 0,
-            behind_changes: 0,
-            behind_near: 0,
-            behind_far: 0,
-            next: 0,
-            reads: Vec::new(),
-            far_script: None,
-            early: VecDeque::new(),
-            early_bytes: 0,
-            pushed_bytes: 0,
-            over_soft_since: None,
-            request_bytes: 0,
-            backlog_bytes: 0,
-            unanswered_bytes: 0,
             map_version: 0,
             hold: Hold::None,
             is_paused: false,
@@ -333,32 +278,32 @@ impl Session {
 
     /// Protocol its replies are written in.
     pub fn protocol(&self) -> Protocol {
-        self.out.protocol()
+        self.flow.out.protocol()
     }
 
     /// Switches the protocol, as HELLO does.
     pub fn set_protocol(&mut self, protocol: Protocol) {
-        self.out.set_protocol(protocol);
+        self.flow.out.set_protocol(protocol);
     }
 
     /// Requests that are still owed a reply.
     pub fn owed_count(&self) -> u64 {
-        self.next - self.head
+        self.owed.next - self.owed.head
     }
 
     /// The last of the replies that it is owed, if it is owed any.
     pub(crate) fn latest_ticket(&self) -> Option<u64> {
-        (self.next > self.head).then(|| self.next - 1)
+        (self.owed.next > self.owed.head).then(|| self.owed.next - 1)
     }
 
     /// True if this is the next reply that it is owed: all requests before it have been answered.
     pub(crate) fn is_next_answer(&self, ticket: u64) -> bool {
-        self.head >= ticket
+        self.owed.head >= ticket
     }
 
     /// Bytes of replies not yet taken by the kernel.
     pub fn output_bytes(&self) -> usize {
-        self.backlog_bytes + self.out.len() + self.early_bytes
+        self.flow.backlog_bytes + self.flow.out.len() + self.owed.early_bytes
     }
 
     /// Name of the last command as CLIENT LIST shows it.
@@ -369,7 +314,7 @@ impl Session {
     /// True if the keys that its next command reads must be remembered.
     #[inline]
     pub fn tracks(&self) -> bool {
-        self.tracking.as_ref().is_some_and(|tracking| tracking.remembers())
+        self.options.tracking.as_ref().is_some_and(|tracking| tracking.remembers())
     }
 
     /// True while a request of its own is carried out that tells its changes before it is answered: news waits for the
@@ -385,7 +330,7 @@ impl Session {
 
     /// True if it listens to anything.
     pub fn is_subscribed(&self) -> bool {
-        self.subscriptions.is_some()
+        self.options.subscriptions.is_some()
     }
 
     /// True if it is in the mode in which RESP2 knows only messages and a few commands.
@@ -396,23 +341,23 @@ impl Session {
     /// Sends what was not asked for. It comes behind every reply that has been made before, whether that can leave yet
     /// or not: what it says of the data must not overtake what they say.
     fn push(&mut self, write: impl FnOnce(&mut Writer)) {
-        let length = match self.early.back_mut() {
+        let length = match self.owed.early.back_mut() {
             Some(Some(early)) => {
-                let mut writer = Writer::onto(std::mem::take(&mut early.pushed), self.out.protocol());
+                let mut writer = Writer::onto(std::mem::take(&mut early.pushed), self.flow.out.protocol());
                 let before = writer.len();
                 write(&mut writer);
                 let length = writer.len() - before;
                 early.pushed = writer.into_bytes();
-                self.early_bytes += length;
+                self.owed.early_bytes += length;
                 length
             }
             _ => {
-                let before = self.out.len();
-                write(&mut self.out);
-                self.out.len() - before
+                let before = self.flow.out.len();
+                write(&mut self.flow.out);
+                self.flow.out.len() - before
             }
         };
-        self.pushed_bytes += length;
+        self.flow.pushed_bytes += length;
     }
 
     /// The limit of its kind.
@@ -424,7 +369,7 @@ impl Session {
     fn check_hard_limit(&mut self, limits: &OutputLimits) {
         let bound = self.output_limit(limits).hard_bytes;
         // Replies wait for their client one at a time; what is pushed would pile up, also for an ordinary client.
-        let is_flooded = !self.is_subscribed() && self.pushed_bytes > limits::PUSHED_BYTES_MAX;
+        let is_flooded = !self.is_subscribed() && self.flow.pushed_bytes > limits::PUSHED_BYTES_MAX;
         if is_flooded || (bound > 0 && self.output_bytes() > bound) {
             self.cut(Cut::Output);
         }
@@ -435,14 +380,14 @@ impl Session {
         let limit = self.output_limit(limits);
         let waiting = self.output_bytes();
         if waiting == 0 {
-            self.pushed_bytes = 0;
+            self.flow.pushed_bytes = 0;
         }
         self.check_hard_limit(limits);
         if limit.soft_bytes == 0 || waiting <= limit.soft_bytes {
-            self.over_soft_since = None;
+            self.flow.over_soft_since = None;
             return;
         }
-        let since = *self.over_soft_since.get_or_insert(now);
+        let since = *self.flow.over_soft_since.get_or_insert(now);
         if now.since(since).as_secs() >= limit.soft_seconds {
             self.cut(Cut::Output);
         }
@@ -451,31 +396,31 @@ impl Session {
     /// Bytes of memory that it takes.
     pub fn memory_bytes(&self) -> usize {
         let queued = self.multi.as_ref().map_or(0, |multi| multi.byte_count);
-        size_of::<Self>() + self.input.capacity() + self.output_bytes() + queued
+        size_of::<Self>() + self.flow.input.capacity() + self.output_bytes() + queued
     }
 
     /// Cuts it off at the end of the turn. What waits for it is dropped now.
     pub(crate) fn cut(&mut self, cut: Cut) {
         self.cut = Some(cut);
         if cut == Cut::Memory {
-            self.input = Vec::new();
+            self.flow.input = Vec::new();
         }
         self.is_closing = true;
-        self.out = Writer::new(self.protocol());
-        self.early_bytes = 0;
-        for early in self.early.iter_mut().flatten() {
+        self.flow.out = Writer::new(self.protocol());
+        self.owed.early_bytes = 0;
+        for early in self.owed.early.iter_mut().flatten() {
             *early = Early { reply: Vec::new(), pushed: Vec::new() };
         }
     }
 
     /// True if it may be over its soft limit for too long soon.
     pub(crate) fn is_over_soft(&self) -> bool {
-        self.over_soft_since.is_some() && self.cut.is_none()
+        self.flow.over_soft_since.is_some() && self.cut.is_none()
     }
 
     /// Bytes received and not yet parsed.
     pub fn input_bytes(&self) -> usize {
-        self.input.len()
+        self.flow.input.len()
     }
 
     /// Keeps bytes that cannot be parsed yet.
@@ -483,10 +428,10 @@ impl Session {
         if bytes.is_empty() {
             return;
         }
-        let wanted = self.wanted_bytes.max(self.input.len() + bytes.len());
-        self.input.reserve(wanted - self.input.len());
-        self.input.extend_from_slice(bytes);
-        self.input_bytes_max = self.input_bytes_max.max(self.input.len());
+        let wanted = self.flow.wanted_bytes.max(self.flow.input.len() + bytes.len());
+        self.flow.input.reserve(wanted - self.flow.input.len());
+        self.flow.input.extend_from_slice(bytes);
+        self.flow.input_bytes_max = self.flow.input_bytes_max.max(self.flow.input.len());
     }
 
     /// A ticket for a reply in which no group has a part.
@@ -502,48 +447,48 @@ impl Session {
     /// A ticket for a reply that comes later.
     pub(crate) fn take_ticket(&mut self) -> u64 {
         let ticket = self.take_ticket_to_read();
-        self.behind_changes = self.next;
+        self.owed.behind_changes = self.owed.next;
         ticket
     }
 
     /// The same for a request that changes nothing.
     pub(crate) fn take_ticket_to_read(&mut self) -> u64 {
         let ticket = self.take_any_ticket();
-        self.behind_far = self.next;
+        self.owed.behind_far = self.owed.next;
         ticket
     }
 
     /// The same for a read that the replica on this node should answer.
     pub(crate) fn take_ticket_to_read_nearby(&mut self) -> u64 {
         let ticket = self.take_any_ticket();
-        self.behind_near = self.next;
+        self.owed.behind_near = self.owed.next;
         ticket
     }
 
     fn take_any_ticket(&mut self) -> u64 {
-        self.asked.push_back(self.asking);
+        self.owed.asked.push_back(self.asking);
         if let Some(load) = self.load.take() {
-            self.loads.push((self.next, load));
+            self.owed.loads.push((self.owed.next, load));
         }
-        self.next += 1;
-        self.next - 1
+        self.owed.next += 1;
+        self.owed.next - 1
     }
 
     /// True if reads of the replica on this node have no answer yet.
     #[inline]
     pub(crate) fn awaits_near(&self) -> bool {
-        self.behind_near > self.head
+        self.owed.behind_near > self.owed.head
     }
 
     /// True if something else has none.
     pub(crate) fn awaits_far(&self) -> bool {
-        self.behind_far > self.head
+        self.owed.behind_far > self.owed.head
     }
 
     /// The replica has declined a read: the leader answers it.
     pub(crate) fn is_declined(&mut self, ticket: u64) {
-        self.behind_far = self.behind_far.max(ticket + 1);
-        if let Some(reading) = &mut self.reading {
+        self.owed.behind_far = self.owed.behind_far.max(ticket + 1);
+        if let Some(reading) = &mut self.options.reading {
             reading.run += 1;
         }
     }
@@ -551,45 +496,45 @@ impl Session {
     /// A ticket for EXEC, which carries out what has been queued.
     pub(crate) fn take_ticket_to_exec(&mut self, queue: Box<[Asked]>) -> OwnTicket {
         let ticket = self.take_own_ticket();
-        self.queues.push((ticket.number(), queue));
+        self.owed.queues.push((ticket.number(), queue));
         ticket
     }
 
     /// True if a change that it asked for has not been answered: a read must not overtake it.
     pub(crate) fn awaits_change(&self) -> bool {
-        self.behind_changes > self.head
+        self.owed.behind_changes > self.owed.head
     }
 
     /// Notes that the request with the last ticket taken is a script, sent to run on the keys of this group.
     pub(crate) fn note_script(&mut self, group: GroupId) {
-        self.far_script = Some((group, self.next));
+        self.owed.far_script = Some((group, self.owed.next));
     }
 
     /// True if a script on the keys of another group has no answer yet. It may reach for keys that it has not named,
     /// and nothing that comes later may get there first.
     #[inline]
     pub(crate) fn awaits_script_beside(&self, group: GroupId) -> bool {
-        self.far_script.is_some_and(|(home, behind)| home != group && behind > self.head)
+        self.owed.far_script.is_some_and(|(home, behind)| home != group && behind > self.owed.head)
     }
 
     /// Notes that it has asked a group of a cluster for something. Answers how many of these notes there are.
     pub(crate) fn note_read(&mut self, group: GroupId, number: u64) -> usize {
         // This one is owed, too.
         if self.owed_count() <= 1 {
-            self.reads.clear();
+            self.owed.reads.clear();
         }
-        self.reads.push((group, number));
-        self.reads.len()
+        self.owed.reads.push((group, number));
+        self.owed.reads.len()
     }
 
     /// Keeps those of the reads noted that `is_kept` picks.
     pub(crate) fn retain_reads(&mut self, mut is_kept: impl FnMut(GroupId, u64) -> bool) {
-        self.reads.retain(|(group, number)| is_kept(*group, *number));
+        self.owed.reads.retain(|(group, number)| is_kept(*group, *number));
     }
 
     /// Numbers of the reads kept that are of this group.
     pub(crate) fn reads_of(&self, group: GroupId) -> impl Iterator<Item = u64> {
-        self.reads.iter().filter(move |(of, _)| *of == group).map(|(_, number)| *number)
+        self.owed.reads.iter().filter(move |(of, _)| *of == group).map(|(_, number)| *number)
     }
 
     /// Forgets what belongs to a transaction, as DISCARD does.
@@ -600,27 +545,27 @@ impl Session {
 
     /// Moves the head over a reply just written, and over all that waited behind it.
     fn advance(&mut self) {
-        self.head += 1;
-        self.asked.pop_front();
-        self.early.pop_front();
+        self.owed.head += 1;
+        self.owed.asked.pop_front();
+        self.owed.early.pop_front();
         self.write_own_news();
-        while let Some(Some(_)) = self.early.front() {
-            let Early { reply, pushed } = self.early.pop_front().flatten().expect("just seen");
-            self.early_bytes -= reply.len() + pushed.len();
+        while let Some(Some(_)) = self.owed.early.front() {
+            let Early { reply, pushed } = self.owed.early.pop_front().flatten().expect("just seen");
+            self.owed.early_bytes -= reply.len() + pushed.len();
             write_muted(self, |writer| writer.raw(&reply));
-            self.out.raw(&pushed);
-            self.head += 1;
-            self.asked.pop_front();
+            self.flow.out.raw(&pushed);
+            self.owed.head += 1;
+            self.owed.asked.pop_front();
             self.write_own_news();
         }
     }
 
     /// Writes news of its own changes behind the replies that have left.
     fn write_own_news(&mut self) {
-        while let Some(first) = self.own_news.first_entry().filter(|first| *first.key() < self.head) {
+        while let Some(first) = self.owed.own_news.first_entry().filter(|first| *first.key() < self.owed.head) {
             let news = first.remove();
-            self.pushed_bytes += news.len();
-            self.out.raw(&news);
+            self.flow.pushed_bytes += news.len();
+            self.flow.out.raw(&news);
         }
     }
 }
@@ -783,17 +728,17 @@ impl Sessions {
         write: impl FnOnce(&mut Writer),
     ) {
         match self.get_mut(id) {
-            Some(session) if behind.is_some_and(|ticket| session.head <= ticket) => {
+            Some(session) if behind.is_some_and(|ticket| session.owed.head <= ticket) => {
                 let protocol = session.protocol();
-                let held = session.own_news.entry(behind.unwrap_or_default()).or_default();
+                let held = session.owed.own_news.entry(behind.unwrap_or_default()).or_default();
                 let mut writer = Writer::onto(std::mem::take(held), protocol);
                 write(&mut writer);
                 *held = writer.into_bytes();
             }
             Some(session) if session.holds_news() => {
-                let mut writer = Writer::onto(std::mem::take(&mut session.held_news), session.protocol());
+                let mut writer = Writer::onto(std::mem::take(&mut session.owed.held_news), session.protocol());
                 write(&mut writer);
-                session.held_news = writer.into_bytes();
+                session.owed.held_news = writer.into_bytes();
             }
             _ => self.push(id, limits, write),
         }
@@ -809,7 +754,7 @@ impl Sessions {
     /// Sends the news that has been held, unless there is still a reason to hold it.
     pub(crate) fn release_news(&mut self, id: SessionId, limits: &OutputLimits) {
         let Some(session) = self.get_mut(id).filter(|session| !session.holds_news()) else { return };
-        let news = std::mem::take(&mut session.held_news);
+        let news = std::mem::take(&mut session.owed.held_news);
         if !news.is_empty() {
             self.push(id, limits, |writer| writer.raw(&news));
         }
@@ -885,7 +830,7 @@ impl Sessions {
         }
         self.prompt_reply_count += u64::from(!matches!(proof, Proof::Committed(_)));
         let Some(session) = self.get_mut(id) else { return };
-        if ticket < session.head {
+        if ticket < session.owed.head {
             return; // it was given up before
         }
         let protocol = session.protocol();
@@ -912,25 +857,25 @@ impl Sessions {
             return;
         }
         let (session, calls) = self.get_to_count(id).expect("just seen");
-        if ticket == session.head {
+        if ticket == session.owed.head {
             write_counted(session, calls, ticket, write);
             session.advance();
         } else {
-            let place = (ticket - session.head) as usize;
-            if session.early.len() <= place {
-                session.early.resize_with(place + 1, || None);
+            let place = (ticket - session.owed.head) as usize;
+            if session.owed.early.len() <= place {
+                session.owed.early.resize_with(place + 1, || None);
             }
             let mut writer = Writer::new(protocol);
             write(&mut writer);
-            calls.count(session.asked[place], writer.bytes());
-            if !session.queues.is_empty() {
-                count_queue(&mut session.queues, &mut session.optimism, ticket, writer.bytes(), calls);
+            calls.count(session.owed.asked[place], writer.bytes());
+            if !session.owed.queues.is_empty() {
+                count_queue(&mut session.owed.queues, &mut session.optimism, ticket, writer.bytes(), calls);
             }
-            if !session.loads.is_empty() {
-                weigh(&mut session.loads, ticket, writer.bytes(), calls);
+            if !session.owed.loads.is_empty() {
+                weigh(&mut session.owed.loads, ticket, writer.bytes(), calls);
             }
-            session.early_bytes += writer.len();
-            session.early[place] = Some(Early { reply: writer.into_bytes(), pushed: Vec::new() });
+            session.owed.early_bytes += writer.len();
+            session.owed.early[place] = Some(Early { reply: writer.into_bytes(), pushed: Vec::new() });
         }
         if session.hold == Hold::Answers && session.owed_count() == 0 {
             self.resumable.push(id);
@@ -978,11 +923,11 @@ impl Sessions {
 /// Writes the reply to the request being looked at, and counts it.
 #[inline]
 pub(crate) fn write_at_once(session: &mut Session, calls: &mut Calls, write: impl FnOnce(&mut Writer)) {
-    let start = session.out.len();
-    write(&mut session.out);
-    calls.count(session.asking, &session.out.bytes()[start..]);
+    let start = session.flow.out.len();
+    write(&mut session.flow.out);
+    calls.count(session.asking, &session.flow.out.bytes()[start..]);
     if let Some(load) = session.load.take() {
-        calls.weigh(load, &session.out.bytes()[start..]);
+        calls.weigh(load, &session.flow.out.bytes()[start..]);
     }
     mute(session, start);
 }
@@ -990,15 +935,15 @@ pub(crate) fn write_at_once(session: &mut Session, calls: &mut Calls, write: imp
 /// Writes a reply, and counts its request.
 #[inline]
 fn write_counted(session: &mut Session, calls: &mut Calls, ticket: u64, write: impl FnOnce(&mut Writer)) {
-    let start = session.out.len();
-    write(&mut session.out);
-    let reply = &session.out.bytes()[start..];
-    calls.count(session.asked[0], reply);
-    if !session.queues.is_empty() {
-        count_queue(&mut session.queues, &mut session.optimism, ticket, reply, calls);
+    let start = session.flow.out.len();
+    write(&mut session.flow.out);
+    let reply = &session.flow.out.bytes()[start..];
+    calls.count(session.owed.asked[0], reply);
+    if !session.owed.queues.is_empty() {
+        count_queue(&mut session.owed.queues, &mut session.optimism, ticket, reply, calls);
     }
-    if !session.loads.is_empty() {
-        weigh(&mut session.loads, ticket, reply, calls);
+    if !session.owed.loads.is_empty() {
+        weigh(&mut session.owed.loads, ticket, reply, calls);
     }
     mute(session, start);
 }
@@ -1029,22 +974,22 @@ fn weigh(loads: &mut Vec<(u64, Load)>, ticket: u64, reply: &[u8], calls: &mut Ca
 
 /// Writes a reply that has been counted.
 fn write_muted(session: &mut Session, write: impl FnOnce(&mut Writer)) {
-    let start = session.out.len();
-    write(&mut session.out);
+    let start = session.flow.out.len();
+    write(&mut session.flow.out);
     mute(session, start);
 }
 
 /// Takes back the reply that begins here if CLIENT REPLY says that it is not wanted.
 #[inline]
 fn mute(session: &mut Session, start: usize) {
-    match session.replies {
+    match session.options.replies {
         Replies::On => {}
-        Replies::Off => session.out.truncate(start),
+        Replies::Off => session.flow.out.truncate(start),
         // CLIENT REPLY SKIP itself answers nothing, and the request behind it neither.
-        Replies::SkipNext => session.replies = Replies::Skipping,
+        Replies::SkipNext => session.options.replies = Replies::Skipping,
         Replies::Skipping => {
-            session.out.truncate(start);
-            session.replies = Replies::On;
+            session.flow.out.truncate(start);
+            session.options.replies = Replies::On;
         }
     }
 }

@@ -130,7 +130,7 @@ impl Core {
         let sessions = &self.sessions;
         self.deliveries.retain(|id, delivery| {
             sessions.get(*id).is_some_and(|session| {
-                let handed = session.flushed_bytes.saturating_sub(session.backlog_bytes as u64);
+                let handed = session.flow.flushed_bytes.saturating_sub(session.flow.backlog_bytes as u64);
                 handed <= delivery.start
             })
         });
@@ -139,7 +139,7 @@ impl Core {
     /// A session is about to be closed, and the system has not got so many bytes of what was handed to the host.
     pub(crate) fn take_back(&mut self, id: SessionId, unsent_bytes: u64, actions: &mut Vec<Action>) {
         let Some(session) = self.sessions.get(id) else { return };
-        let handed = session.flushed_bytes.saturating_sub(unsent_bytes);
+        let handed = session.flow.flushed_bytes.saturating_sub(unsent_bytes);
         if let Some(Delivery { orphan, ticket, reply, .. }) =
             self.deliveries.remove(&id).filter(|delivery| handed <= delivery.start)
         {

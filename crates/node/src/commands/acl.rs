@@ -372,7 +372,7 @@ pub(super) fn users_file(core: &mut Core, step: &UsersFile, actions: &mut Vec<Ac
 /// True if a session of a user who was `before` may go on listening to what it listens to now that the user is `after`.
 pub(crate) fn may_keep_listening(after: &User, session: &crate::session::Session) -> bool {
     use crate::pubsub::Kind;
-    let Some(subscriptions) = &session.subscriptions else { return true };
+    let Some(subscriptions) = &session.options.subscriptions else { return true };
     let mut patterns = Vec::new();
     for selector in after.selectors() {
         match selector.channel_patterns() {

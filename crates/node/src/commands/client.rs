@@ -61,7 +61,7 @@ const ID: ControlCommand = ControlCommand {
 const GETNAME: ControlCommand = ControlCommand {
     summary: "Returns the connection's name.",
     ..client("getname", 2, |local, _, writer| {
-        match local.session.name.as_slice() {
+        match local.session.options.name.as_slice() {
             b"" => writer.null(),
             name => writer.bulk(name),
         }
@@ -75,7 +75,7 @@ const SETNAME: ControlCommand = ControlCommand {
     tips: super::ON_ALL_NODES,
     ..client("setname", 3, |local, args, writer| {
         check_name(args.at(2))?;
-        local.session.name = args.at(2).to_vec();
+        local.session.options.name = args.at(2).to_vec();
         writer.ok();
         Ok(())
     })
@@ -97,7 +97,7 @@ const DURABILITY: ControlCommand = ControlCommand {
     since: "0.1.0",
     ..client("durability", 3, |local, args, writer| {
         let settings = &local.core.settings;
-        local.session.durability = match args.at(2).to_ascii_lowercase().as_slice() {
+        local.session.options.durability = match args.at(2).to_ascii_lowercase().as_slice() {
             b"server" => Durability::Server,
             b"disk" => Durability::Disk,
             b"memory" if settings.allows_memory || settings.append_fsync != AppendFsync::Always => Durability::Memory,
@@ -108,7 +108,7 @@ const DURABILITY: ControlCommand = ControlCommand {
             }
             _ => return Err(Refusal::SYNTAX),
         };
-        local.session.had_less |= local.session.durability == Durability::Memory;
+        local.session.had_less |= local.session.options.durability == Durability::Memory;
         writer.ok();
         Ok(())
     })
@@ -137,7 +137,7 @@ const SETINFO: ControlCommand = ControlCommand {
     ..client("setinfo", 4, |local, args, writer| {
         let option = args.at(2);
         let shown = String::from_utf8_lossy(option);
-        let library = &mut local.session.library;
+        let library = &mut local.session.options.library;
         let kept = match option.to_ascii_lowercase().as_slice() {
             b"lib-name" => &mut library.name,
             b"lib-ver" => &mut library.version,
@@ -355,11 +355,13 @@ const REPLY: ControlCommand = ControlCommand {
     ..client("reply", 3, |local, args, writer| {
         match args.at(2).to_ascii_lowercase().as_slice() {
             b"on" => {
-                local.session.replies = Replies::On;
+                local.session.options.replies = Replies::On;
                 writer.ok();
             }
-            b"off" => local.session.replies = Replies::Off,
-            b"skip" if local.session.replies != Replies::Off => local.session.replies = Replies::SkipNext,
+            b"off" => local.session.options.replies = Replies::Off,
+            b"skip" if local.session.options.replies != Replies::Off => {
+                local.session.options.replies = Replies::SkipNext
+            }
             b"skip" => {}
             _ => return Err(Refusal::SYNTAX),
         }
@@ -380,7 +382,7 @@ const NO_EVICT: ControlCommand = ControlCommand {
     syntax: "<ON | OFF>",
     flags: ADMIN,
     ..client("no-evict", 3, |local, args, writer| {
-        local.session.no_evict = on_off(args.at(2))?;
+        local.session.options.no_evict = on_off(args.at(2))?;
         writer.ok();
         Ok(())
     })
@@ -391,7 +393,7 @@ const NO_TOUCH: ControlCommand = ControlCommand {
     syntax: "<ON | OFF>",
     since: "7.2.0",
     ..client("no-touch", 3, |local, args, writer| {
-        local.session.no_touch = on_off(args.at(2))?;
+        local.session.options.no_touch = on_off(args.at(2))?;
         writer.ok();
         Ok(())
     })

@@ -225,7 +225,7 @@ fn read_only(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outc
         }
         _ => return Err(Refusal::SYNTAX),
     };
-    local.session.reading = Some(Box::new(Reading::new(allowed)));
+    local.session.options.reading = Some(Box::new(Reading::new(allowed)));
     writer.ok();
     Ok(())
 }
@@ -238,7 +238,7 @@ pub(super) const READWRITE: ControlCommand = ControlCommand {
     flags: &[Flag::Loading, Flag::Stale, Flag::Fast],
     ..local("readwrite", 1, |local, _, writer| {
         check_enabled(local.core)?;
-        local.session.reading = None;
+        local.session.options.reading = None;
         writer.ok();
         Ok(())
     })

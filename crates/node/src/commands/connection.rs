@@ -95,19 +95,19 @@ pub(super) const RESET: ControlCommand = ControlCommand {
         local.core.pubsub.forget(session);
         local.core.monitors.remove(session.id);
         local.core.tracker.set_session(session.id, None);
-        session.tracking = None;
+        session.options.tracking = None;
         local.core.give_up_reserved(session.id, &mut session.optimism, local.now.instant);
         session.discard();
         session.database = 0;
         session.set_protocol(Protocol::Resp2);
         writer.set_protocol(Protocol::Resp2);
-        session.name.clear();
-        session.replies = crate::session::Replies::On;
-        session.no_evict = false;
-        session.no_touch = false;
-        session.reading = None;
+        session.options.name.clear();
+        session.options.replies = crate::session::Replies::On;
+        session.options.no_evict = false;
+        session.options.no_touch = false;
+        session.options.reading = None;
         session.request_id = None;
-        session.durability = Durability::Server;
+        session.options.durability = Durability::Server;
         session.is_authenticated = user.needs_no_password();
         session.user = user;
         writer.simple("RESET");
@@ -198,7 +198,7 @@ fn hello(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome 
         ));
     }
     if let Some(name) = name {
-        local.session.name = name.to_vec();
+        local.session.options.name = name.to_vec();
     }
     if let Some(protocol) = protocol {
         local.session.set_protocol(protocol);
@@ -238,13 +238,13 @@ fn flags(session: &Session, monitors: &Monitors) -> String {
         (session.is_subscribed(), 'P'),
         (session.multi.is_some(), 'x'),
         (session.is_blocked(), 'b'),
-        (session.reading.is_some(), 'r'),
-        (session.tracking.is_some(), 't'),
-        (session.tracking.as_ref().is_some_and(|tracking| tracking.is_broken), 'R'),
-        (session.tracking.as_ref().is_some_and(|tracking| tracking.broadcasts()), 'B'),
+        (session.options.reading.is_some(), 'r'),
+        (session.options.tracking.is_some(), 't'),
+        (session.options.tracking.as_ref().is_some_and(|tracking| tracking.is_broken), 'R'),
+        (session.options.tracking.as_ref().is_some_and(|tracking| tracking.broadcasts()), 'B'),
         (session.is_closing, 'c'),
-        (session.no_evict, 'e'),
-        (session.no_touch, 'T'),
+        (session.options.no_evict, 'e'),
+        (session.options.no_touch, 'T'),
     ];
     let shown: String = letters.iter().filter(|(is_so, _)| *is_so).map(|(_, letter)| letter).collect();
     if shown.is_empty() { "N".to_owned() } else { shown }
@@ -254,11 +254,11 @@ fn flags(session: &Session, monitors: &Monitors) -> String {
 pub(crate) fn describe(session: &Session, context: &Context, now: crate::event::Now) -> String {
     let multi = session.multi.as_ref().map_or(-1, |multi| multi.queue.len() as i64);
     // Some clients refuse a line with a field that they do not know.
-    let durability = match session.durability {
+    let durability = match session.options.durability {
         Durability::Server => String::new(),
         asked => format!(" durability={}", context.settings.durability_in_force(asked)),
     };
-    let told = |kind| session.subscriptions.as_ref().map_or(0, |all| all.names(kind).len());
+    let told = |kind| session.options.subscriptions.as_ref().map_or(0, |all| all.names(kind).len());
     format!(
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={multi} \
          qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl={} oll=0 omem={} tot-mem={} events=r cmd={} \
@@ -267,7 +267,7 @@ pub(crate) fn describe(session: &Session, context: &Context, now: crate::event::
         session.peer.address,
         session.peer.local_address,
         session.peer.descriptor,
-        String::from_utf8_lossy(&session.name),
+        String::from_utf8_lossy(&session.options.name),
         now.instant.since(session.opened.instant).as_secs(),
         now.instant.since(session.heard.instant).as_secs(),
         flags(session, &context.monitors),
@@ -275,16 +275,16 @@ pub(crate) fn describe(session: &Session, context: &Context, now: crate::event::
         told(Kind::Channel),
         told(Kind::Pattern),
         told(Kind::Shard),
-        session.input_bytes() + session.request_bytes,
+        session.input_bytes() + session.flow.request_bytes,
         session.multi.as_ref().map_or(0, |multi| multi.byte_count),
         session.output_bytes(),
-        session.backlog_bytes,
+        session.flow.backlog_bytes,
         session.input_bytes() + session.output_bytes() + size_of::<Session>(),
         session.last_command_name(),
         String::from_utf8_lossy(&session.user.name),
-        super::tracking::redirect_id(session.tracking.as_deref()),
+        super::tracking::redirect_id(session.options.tracking.as_deref()),
         if session.protocol() == Protocol::Resp3 { 3 } else { 2 },
-        String::from_utf8_lossy(&session.library.name),
-        String::from_utf8_lossy(&session.library.version),
+        String::from_utf8_lossy(&session.options.library.name),
+        String::from_utf8_lossy(&session.options.library.version),
     )
 }

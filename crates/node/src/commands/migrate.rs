@@ -82,7 +82,7 @@ fn migrate(
     actions: &mut Vec<Action>,
 ) -> Result<(), Refusal> {
     let session = core.sessions.get(id).expect("its request is being looked at");
-    let is_synced = session.durability == Durability::Disk;
+    let is_synced = session.options.durability == Durability::Disk;
     let wish = MigrateWish { database: session.database, is_synced, ..parse(args)? };
     if !wish.is_copy {
         // What cannot be deleted here is not sent.

@@ -112,7 +112,7 @@ fn unsubscribe(local: &mut Local<'_>, args: Args<'_>, kind: Kind, word: &str, wr
         return;
     }
     let names: BTreeSet<Arc<[u8]>> =
-        local.session.subscriptions.as_ref().map(|all| all.names(kind).clone()).unwrap_or_default();
+        local.session.options.subscriptions.as_ref().map(|all| all.names(kind).clone()).unwrap_or_default();
     if names.is_empty() {
         confirm(local, kind, word, None, writer);
     }
@@ -126,7 +126,7 @@ fn confirm(local: &Local<'_>, kind: Kind, word: &str, name: Option<&[u8]>, write
     writer.push(3);
     writer.bulk(word.as_bytes());
     writer.bulk_or_null(name);
-    writer.count(local.session.subscriptions.as_ref().map_or(0, |all| all.told_count(kind)));
+    writer.count(local.session.options.subscriptions.as_ref().map_or(0, |all| all.told_count(kind)));
 }
 
 const fn publishing(name: &'static str, ask: super::Ask) -> ControlCommand {

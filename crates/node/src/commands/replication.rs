@@ -113,7 +113,7 @@ fn sync(local: &mut Local<'_>, _: Args<'_>, _: &mut Writer) -> Outcome {
 fn site(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
     let is = |index: usize, word: &str| args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()));
     if is(1, "writer") && args.len() == 2 {
-        local.session.writes_for_site = true;
+        local.session.options.writes_for_site = true;
         writer.ok();
         return Ok(());
     }
@@ -144,7 +144,7 @@ fn follow(local: &mut Local<'_>, wish: Wish) -> Outcome {
 }
 
 fn hand_over(local: &mut Local<'_>, wish: Wish) -> Outcome {
-    if local.session.subscriptions.is_some() || local.session.owed_count() > 1 {
+    if local.session.options.subscriptions.is_some() || local.session.owed_count() > 1 {
         return Err(Refusal::new("ERR SYNC and PSYNC are invalid with pending output"));
     }
     if !local.core.holds_all_that_changes() {

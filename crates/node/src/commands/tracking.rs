@@ -153,7 +153,7 @@ fn no_such_client() -> Refusal {
 fn ask(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
     let options = Options::parse(args)?;
     if super::client::on_off(args.at(2))? {
-        options.check(local.session.tracking.as_deref())?;
+        options.check(local.session.options.tracking.as_deref())?;
     }
     Ok(Question::Find(options.redirect))
 }
@@ -171,12 +171,12 @@ fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mu
     }
     let session = &mut *local.session;
     let tracking = if super::client::on_off(args.at(2))? {
-        Some(Box::new(options.apply(session.tracking.take().map(|present| *present), redirect)))
+        Some(Box::new(options.apply(session.options.tracking.take().map(|present| *present), redirect)))
     } else {
         None
     };
     local.core.tracker.set_session(session.id, tracking.as_deref());
-    session.tracking = tracking;
+    session.options.tracking = tracking;
     let presence = local.core.tracker.own_presence(local.core.is_clustered);
     local.follow_up = Some(Question::Presence(local.core.core, presence));
     writer.ok();
@@ -188,7 +188,7 @@ pub(super) const CACHING: ControlCommand = ControlCommand {
     syntax: "<YES | NO>",
     ..client("caching", 3, |local, args, writer| {
         let refuse = |text: &'static str| Err(Refusal::new(text));
-        let Some(tracking) = &mut local.session.tracking else {
+        let Some(tracking) = &mut local.session.options.tracking else {
             return refuse(
                 "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode \
                  enabled",
@@ -212,7 +212,7 @@ pub(super) const CACHING: ControlCommand = ControlCommand {
 pub(super) const GETREDIR: ControlCommand = ControlCommand {
     summary: "Returns which client is told of changes to what this one has read; 0 is this one, -1 none.",
     ..client("getredir", 2, |local, _, writer| {
-        writer.integer(redirect_id(local.session.tracking.as_deref()));
+        writer.integer(redirect_id(local.session.options.tracking.as_deref()));
         Ok(())
     })
 };
@@ -226,7 +226,7 @@ pub(super) const TRACKINGINFO: ControlCommand = ControlCommand {
     since: "6.2.0",
     summary: "Describes what the client is told.",
     ..client("trackinginfo", 2, |local, _, writer| {
-        let tracking = local.session.tracking.as_deref();
+        let tracking = local.session.options.tracking.as_deref();
         let mut flags = vec![if tracking.is_some() { "on" } else { "off" }];
         let mut prefixes = BTreeSet::new();
         if let Some(tracking) = tracking {

@@ -60,7 +60,7 @@ impl Core {
 
     /// A session of this core has sent commands that another found slow.
     pub(crate) fn take_slow(&mut self, id: SessionId, entries: Vec<SlowEntry>) {
-        let client = self.sessions.get(id).map(|session| (session.peer.address.clone(), session.name.clone()));
+        let client = self.sessions.get(id).map(|session| (session.peer.address.clone(), session.options.name.clone()));
         let (address, name) = client.unwrap_or_default();
         for entry in entries {
             self.context.keep_slow(SlowEntry { address: address.clone(), name: name.clone(), ..entry });
@@ -69,7 +69,7 @@ impl Core {
 
     pub(super) fn note_backlog(&mut self, id: SessionId, bytes: usize) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        session.backlog_bytes = bytes;
+        session.flow.backlog_bytes = bytes;
         if bytes == 0 || session.is_over_soft() {
             session.check_output(&self.context.settings.output_limits, self.now.instant);
         }
@@ -77,7 +77,7 @@ impl Core {
             self.sessions.mark(id);
             return;
         }
-        let unread_bytes = session.out.len() + session.backlog_bytes;
+        let unread_bytes = session.flow.out.len() + session.flow.backlog_bytes;
         if session.hold == Hold::Output && unread_bytes <= limits::OUTPUT_BYTES_MAX / 2 {
             self.sessions.mark_resumable(id);
         }
@@ -147,7 +147,8 @@ impl Core {
             && sum > bytes_max / u64::from(self.context.core_count)
             && let Some((bytes, id)) = weights.pop()
         {
-            let Some(session) = self.sessions.get_mut(id).filter(|session| !session.no_evict && !session.is_closing)
+            let Some(session) =
+                self.sessions.get_mut(id).filter(|session| !session.options.no_evict && !session.is_closing)
             else {
                 continue;
             };
@@ -230,13 +231,13 @@ impl Core {
             if session.is_over_soft() {
                 over_soft.push(session.id);
             }
-            if !session.out.is_empty() {
-                let bytes = session.out.replace(spare.pop().unwrap_or_default());
+            if !session.flow.out.is_empty() {
+                let bytes = session.flow.out.replace(spare.pop().unwrap_or_default());
                 *output_bytes += bytes.len() as u64;
-                session.flushed_bytes += bytes.len() as u64;
+                session.flow.flushed_bytes += bytes.len() as u64;
                 *write_count += 1;
                 actions.push(Action::Reply { session: session.id, bytes });
-                if session.hold == Hold::Output && session.backlog_bytes == 0 {
+                if session.hold == Hold::Output && session.flow.backlog_bytes == 0 {
                     relieved.push(session.id);
                 }
             }
@@ -248,7 +249,7 @@ impl Core {
                     None => Action::Close { session: session_id },
                 });
             }
-            let wants_pause = session.hold != Hold::None && session.input.len() > limits::INPUT_BYTES_MAX;
+            let wants_pause = session.hold != Hold::None && session.flow.input.len() > limits::INPUT_BYTES_MAX;
             if wants_pause && !session.is_paused {
                 session.is_paused = true;
                 actions.push(Action::Pause { session: session.id });
@@ -272,7 +273,7 @@ impl Core {
             // A client that has gone takes nothing any more.
             Some(waiting) if waiting.is_at_rest() => false,
             None if session.changes_wait.as_ref().is_some_and(|wait| wait.is_blocking) => false,
-            _ => session.owed_count() > 0 || session.hold != Hold::None || !session.out.is_empty(),
+            _ => session.owed_count() > 0 || session.hold != Hold::None || !session.flow.out.is_empty(),
         };
         self.sessions.get(session).is_some_and(is_owed)
     }

@@ -84,8 +84,11 @@ impl Core {
 
     /// Prefixes that broadcasting sessions of this core are told of.
     pub(super) fn prefixes(&self) -> BTreeSet<Vec<u8>> {
-        let modes =
-            self.context.tracker.sessions().filter_map(|id| Some(&self.sessions.get(id)?.tracking.as_ref()?.mode));
+        let modes = self
+            .context
+            .tracker
+            .sessions()
+            .filter_map(|id| Some(&self.sessions.get(id)?.options.tracking.as_ref()?.mode));
         let prefixes = modes.filter_map(|mode| match mode {
             Mode::Broadcast(prefixes) => Some(prefixes.iter().cloned()),
             _ => None,

@@ -16,9 +16,9 @@ impl Core {
     /// The origin of a request with an answer for this core to take.
     pub(crate) fn origin_of(&self, session: SessionId) -> Origin {
         let known = self.sessions.get(session);
-        let asked = known.map_or(Durability::Server, |session| session.durability);
+        let asked = known.map_or(Durability::Server, |session| session.options.durability);
         let durability = self.context.settings.durability(asked);
-        let is_silent = known.is_some_and(|session| session.no_touch);
+        let is_silent = known.is_some_and(|session| session.options.no_touch);
         Origin { is_silent, durability, ..Origin::new(self.context.node, self.context.core, session, 0) }
     }
 
@@ -87,7 +87,7 @@ impl Core {
         *heard = heard.max(place);
         if let Some(Purpose::Client { session, .. }) = self.relay.purpose(claim)
             && let Some(session) = self.sessions.get_mut(*session)
-            && let Some(reading) = &mut session.reading
+            && let Some(reading) = &mut session.options.reading
         {
             reading.see(claim.group, place);
         }

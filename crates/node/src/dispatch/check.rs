@@ -27,7 +27,7 @@ impl Core {
         if !session.is_authenticated && !known.has(Flag::NoAuth) && !self.is_known_to(id) {
             return Err(Refusal::NO_AUTH);
         }
-        let is_read_only = self.context.settings.is_site_read_only && !session.writes_for_site;
+        let is_read_only = self.context.settings.is_site_read_only && !session.options.writes_for_site;
         if is_read_only && self.changes_data(known, args) {
             return Err(Refusal::new("READONLY You can't write against a read only replica."));
         }
@@ -73,7 +73,7 @@ impl Core {
             }
         }
         if self.context.settings.cluster_redirect {
-            redirect::check(&self.context, session.reading.is_some(), known, args)?;
+            redirect::check(&self.context, session.options.reading.is_some(), known, args)?;
             if let Known::Data(command) = known
                 && router::is_sort_by_keys(command, args)
                 && let Some(option) = router::far_option_of_sort(args, &self.context.slots)

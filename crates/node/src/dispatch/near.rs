@@ -35,7 +35,7 @@ impl Core {
         let may_be_old = self.context.is_clustered
             && !session.tracks()
             && session.watches.is_empty()
-            && session.reading.as_ref().is_some_and(|reading| !self.context.allowed(reading).is_zero());
+            && session.options.reading.as_ref().is_some_and(|reading| !self.context.allowed(reading).is_zero());
         let Groups::One(group) = self.groups_of(command, args) else { return None };
         let has_one_place = self.context.slots.is_even() || redirect::slot_of_keys(command, args).is_ok();
         let is_led_here = self.context.routes[group.0 as usize].leader == Some(self.context.node);
@@ -49,7 +49,7 @@ impl Core {
         if session.awaits_near() {
             return false;
         }
-        if let Some(reading) = &mut session.reading {
+        if let Some(reading) = &mut session.options.reading {
             let is_of_one = |command: &DataCommand| {
                 matches!(command.span, KeySpan::Keys) && !command.has(Flag::Blocking) && !command.walks()
             };
@@ -74,8 +74,8 @@ impl Core {
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, session.database, args);
         let (protocol, ticket) = (session.protocol(), session.take_ticket_to_read_nearby());
-        let is_silent = session.no_touch;
-        let reading = session.reading.as_mut().expect("it has said READONLY");
+        let is_silent = session.options.no_touch;
+        let reading = session.options.reading.as_mut().expect("it has said READONLY");
         let read = NearRead {
             origin: Origin { is_silent, ..Origin::new(node, core, id, ticket) },
             group,
