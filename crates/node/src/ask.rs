@@ -99,8 +99,8 @@ impl Core {
         question: Question,
         actions: &mut Vec<Action>,
     ) {
-        let question_id = self.next_question_id;
-        self.next_question_id += 1;
+        let question_id = self.questions.next_id;
+        self.questions.next_id += 1;
         let pending = Pending {
             session,
             ticket,
@@ -153,7 +153,7 @@ impl Core {
 
     fn ask_cores(&mut self, question_id: u64, mut pending: Pending, question: Question, actions: &mut Vec<Action>) {
         pending.answers = (0..self.context.core_count).map(|_| None).collect();
-        self.pending.insert(question_id, pending);
+        self.questions.pending.insert(question_id, pending);
         let own = self.context.core;
         for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
             self.outbox.push(own, core, Mail::Ask { question_id, question: question.clone() });
@@ -169,13 +169,13 @@ impl Core {
         }
         pending.own = pairs;
         pending.answers = vec![None];
-        self.pending.insert(id, pending);
+        self.questions.pending.insert(id, pending);
         actions.push(Action::Secure { id, settings: trial });
     }
 
     /// The host obeys, or cannot.
     pub(crate) fn secured(&mut self, id: u64, outcome: Result<(), String>, actions: &mut Vec<Action>) {
-        let Some(mut pending) = self.pending.remove(&id) else { return };
+        let Some(mut pending) = self.questions.pending.remove(&id) else { return };
         let pairs = std::mem::take(&mut pending.own);
         match outcome {
             Ok(()) if self.is_for_cluster(&pairs) => self.set_parameters(id, pending, pairs, actions),
@@ -188,7 +188,7 @@ impl Core {
                     named.unwrap_or_default()
                 );
                 pending.answers = vec![Some(Answer::Refused(refusal))];
-                self.pending.insert(id, pending);
+                self.questions.pending.insert(id, pending);
                 self.complete_answer(id, actions);
             }
         }
@@ -228,7 +228,7 @@ impl Core {
         }
         asked.iter().for_each(|(group, ..)| pending.answers[group.0 as usize] = None);
         let session = pending.session;
-        self.pending.insert(id, pending);
+        self.questions.pending.insert(id, pending);
         if asked.is_empty() {
             return self.complete_answer(id, actions);
         }
@@ -251,7 +251,7 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         let RequestBody::Versions { keys, .. } = request.body else { unreachable!("places are those of keys") };
-        let Some(pending) = self.pending.get_mut(&id) else { return };
+        let Some(pending) = self.questions.pending.get_mut(&id) else { return };
         let mut asked: BTreeMap<GroupId, Vec<_>> = BTreeMap::new();
         for (place, key) in places.iter().zip(keys) {
             asked.entry(self.context.slots.group_of(&key.1)).or_default().push((*place, key));
@@ -294,7 +294,7 @@ impl Core {
             return self.refuse_joined(pending.session, pending.ticket, &pending.joining, refusal);
         }
         pending.awaiting = Some(question);
-        self.pending.insert(id, pending);
+        self.questions.pending.insert(id, pending);
         for group in asked {
             let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(HOLDERS_APPLIED));
             self.relay.submit(request, Purpose::Place { id }, self.now.instant);
@@ -303,10 +303,10 @@ impl Core {
 
     /// The leader of a group says where it is; nobody says anything if there is none. Then DEBUG tells what there is.
     pub(crate) fn leader_is_at(&mut self, id: u64, group: GroupId, mut answer: &[u8], actions: &mut Vec<Action>) {
-        let Some(pending) = self.pending.get_mut(&id) else { return };
+        let Some(pending) = self.questions.pending.get_mut(&id) else { return };
         let must_be_current = !matches!(pending.awaiting, Some(Question::Debug { .. } | Question::Digest));
         if answer.is_empty() && must_be_current {
-            let Pending { session, ticket, joining, .. } = self.pending.remove(&id).expect("just seen");
+            let Pending { session, ticket, joining, .. } = self.questions.pending.remove(&id).expect("just seen");
             return self.refuse_joined(session, ticket, &joining, Refusal::new(self.no_quorum(group)));
         }
         pending.answers[group.0 as usize] = Some(Answer::Done);
@@ -315,7 +315,7 @@ impl Core {
             return;
         }
         let Pending { session, ticket, joining, words, awaiting, places, .. } =
-            self.pending.remove(&id).expect("just seen");
+            self.questions.pending.remove(&id).expect("just seen");
         let question = Box::new(awaiting.expect("it waits for this"));
         self.ask(session, ticket, joining, words, Question::At { places, question }, actions);
     }
@@ -330,7 +330,7 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         let now = self.now.instant;
-        let Some(pending) = self.pending.get_mut(&id) else { return };
+        let Some(pending) = self.questions.pending.get_mut(&id) else { return };
         let refused = || Answer::Refused(self.context.no_quorum(group, now));
         let answer = match bytes {
             None => refused(),
@@ -352,7 +352,7 @@ impl Core {
 
     /// A group that is about to answer took so long.
     pub(crate) fn note_part_time(&mut self, id: u64, took: Duration) {
-        if let Some(pending) = self.pending.get_mut(&id) {
+        if let Some(pending) = self.questions.pending.get_mut(&id) {
             pending.took = pending.took.max(Some(took));
         }
     }
@@ -379,12 +379,12 @@ impl Core {
 
     fn answer_deferred(&mut self, mut deferred: Deferred, actions: &mut Vec<Action>) {
         let Deferred { from, question_id, .. } = deferred;
-        self.answering = (from, question_id);
+        self.questions.answering = (from, question_id);
         let answer = self.answer(&mut deferred, actions).or_else(|| self.give_up(&deferred));
         match answer {
             Some(answer) if from == self.context.core => self.take_answer(from, question_id, answer, actions),
             Some(answer) => self.outbox.push(self.context.core, from, Mail::Answer { question_id, answer }),
-            None => self.deferred_questions.push(deferred),
+            None => self.questions.deferred.push(deferred),
         }
     }
 
@@ -401,7 +401,7 @@ impl Core {
 
     /// Asks again those who could not answer, and lets transactions go on that have waited for that. True if some have.
     pub(crate) fn retry_deferred_questions(&mut self, actions: &mut Vec<Action>) -> bool {
-        if self.deferred_questions.is_empty() {
+        if self.questions.deferred.is_empty() {
             return false;
         }
         let mut barred = Vec::new();
@@ -411,7 +411,7 @@ impl Core {
                 barred.push(group.id());
             }
         }
-        for deferred in std::mem::take(&mut self.deferred_questions) {
+        for deferred in std::mem::take(&mut self.questions.deferred) {
             self.answer_deferred(deferred, actions);
         }
         let now = self.now;
@@ -498,18 +498,18 @@ impl Core {
     }
 
     pub(crate) fn take_answer(&mut self, from: CoreId, question_id: u64, answer: Answer, actions: &mut Vec<Action>) {
-        let Some(pending) = self.pending.get_mut(&question_id) else { return };
+        let Some(pending) = self.questions.pending.get_mut(&question_id) else { return };
         pending.answers[usize::from(from.0)] = Some(answer);
         self.complete_answer(question_id, actions);
     }
 
     /// Joins the answers, when all are there.
     pub(crate) fn complete_answer(&mut self, question_id: u64, actions: &mut Vec<Action>) {
-        if self.pending.get(&question_id).is_none_or(|pending| pending.answers.iter().any(Option::is_none)) {
+        if self.questions.pending.get(&question_id).is_none_or(|pending| pending.answers.iter().any(Option::is_none)) {
             return;
         }
         let Pending { session, ticket, joining, words, answers, cover, took, .. } =
-            self.pending.remove(&question_id).expect("just seen");
+            self.questions.pending.remove(&question_id).expect("just seen");
         let answers: Vec<_> = answers.into_iter().flatten().collect();
         let is_whole = |answer: &&Answer| matches!(answer, Answer::Whole(..));
         // With `cluster-redirect` those are left out that others lead; none is where a group cannot be asked.

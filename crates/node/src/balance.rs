@@ -327,7 +327,7 @@ pub(crate) fn view_of<'a>(context: &Context, roster: &'a Roster, now: Instant) -
     let groups = told.map(|told| (told.group.0, Held::from(told)));
     let neighbours = &context.neighbours;
     let is_fit = |node: NodeId| match node == context.node {
-        true => context.room == Room::Enough && !context.is_stopping,
+        true => context.host.room == Room::Enough && !context.is_stopping,
         false => neighbours.can_lead(node),
     };
     let is_long = |since: Option<Instant>| since.is_none_or(|since| now.since(since) >= limits::BALANCE_PATIENCE);
@@ -355,7 +355,7 @@ pub(crate) fn view_of<'a>(context: &Context, roster: &'a Roster, now: Instant) -
 
 /// By what groups are split, as a core knows it.
 pub(crate) fn splitting_of(context: &Context) -> Splitting<'_> {
-    Splitting { slots: &context.slots, bytes_max: context.settings.balance_split_bytes, level: context.level }
+    Splitting { slots: &context.slots, bytes_max: context.settings.balance_split_bytes, level: context.levels.in_force }
 }
 
 /// What is to be done next, if anything is.

@@ -495,9 +495,9 @@ impl Core {
             try_count: 0,
             is_gone: false,
         }));
-        self.waiting.insert(id);
+        self.waits.sessions.insert(id);
         if let Some(until) = until {
-            self.wait_ends.insert((until, id));
+            self.waits.ends.insert((until, id));
         }
         self.resolve_or_try(id, actions);
         Next::Taken
@@ -572,7 +572,7 @@ impl Core {
             }
             Some(Standing::Follower(leader)) if note.waiter.node == self.context.node => {
                 // A node that knows level 1 alone does not understand what is claimed.
-                let claims = note.claims.clone().filter(|_| self.context.level > Level::FIRST);
+                let claims = note.claims.clone().filter(|_| self.context.levels.in_force > Level::FIRST);
                 let bytes = wire::encode_line(&LineNote { claims, ..note.clone() });
                 actions.push(Action::Send { to: leader, group: note.group, lane: Lane::Log, bytes });
             }
@@ -737,7 +737,7 @@ impl Core {
         {
             let orphan = Orphan::new(waiting.command.name, waiting.words, session.protocol());
             let (ticket, reply) = (waiting.ticket, reply.to_vec());
-            self.deliveries.insert(id, Delivery { start, orphan, ticket, reply });
+            self.waits.deliveries.insert(id, Delivery { start, orphan, ticket, reply });
         }
         self.sessions.release_news(id, &self.context.settings.output_limits);
         self.sessions.mark_resumable(id);
@@ -747,9 +747,9 @@ impl Core {
         let session = self.sessions.get_mut(id)?;
         let waiting = session.waiting.take()?;
         session.hold = Hold::None;
-        self.waiting.remove(&id);
+        self.waits.sessions.remove(&id);
         if let Some(until) = waiting.until {
-            self.wait_ends.remove(&(until, id));
+            self.waits.ends.remove(&(until, id));
         }
         Some(waiting)
     }
@@ -762,7 +762,7 @@ impl Core {
 
     /// CLIENT UNBLOCK. True if that client waits.
     pub(crate) fn unblock(&mut self, serial: u64, end: WaitEnd, actions: &mut Vec<Action>) -> bool {
-        let id = self.waiting.iter().find(|id| id.serial == serial).copied();
+        let id = self.waits.sessions.iter().find(|id| id.serial == serial).copied();
         if let Some(id) = id {
             self.end_waiting(id, end, actions);
         }
@@ -780,7 +780,7 @@ impl Core {
             let session = self.sessions.get(**id);
             session.and_then(|session| session.waiting.as_ref()).is_some_and(|waiting| waiting.is_at_rest())
         };
-        paused_count + self.waiting.iter().filter(is_at_rest).count()
+        paused_count + self.waits.sessions.iter().filter(is_at_rest).count()
     }
 
     /// When there is next something to claim for somebody.
@@ -798,30 +798,30 @@ impl Core {
 
     /// When the next wait ends.
     pub(crate) fn next_wait_end(&self) -> Option<Instant> {
-        self.wait_ends.first().map(|(until, _)| *until)
+        self.waits.ends.first().map(|(until, _)| *until)
     }
 
     /// Ends waits that have timed out, and keeps the places of the others.
     pub(crate) fn pass_time_waiting(&mut self, actions: &mut Vec<Action>) {
         let now = self.now.instant;
-        while let Some((until, id)) = self.wait_ends.first().copied()
+        while let Some((until, id)) = self.waits.ends.first().copied()
             && until <= now
         {
-            self.wait_ends.pop_first();
+            self.waits.ends.pop_first();
             self.end_waiting(id, WaitEnd::Timeout, actions);
         }
         self.wake_claimants(actions);
-        let has_moved = std::mem::take(&mut self.must_stand_anew);
-        if !has_moved && now.since(self.waiting_renewed) < limits::LINE_RENEWAL_INTERVAL {
+        let has_moved = std::mem::take(&mut self.waits.must_stand_anew);
+        if !has_moved && now.since(self.waits.renewed) < limits::LINE_RENEWAL_INTERVAL {
             return;
         }
-        self.waiting_renewed = now;
+        self.waits.renewed = now;
         self.forget_silent_waiters(actions);
         // A line that only this node can ever keep needs no care.
         if !has_moved && self.groups.iter().all(|group| group.as_ref().is_some_and(Group::can_read)) {
             return;
         }
-        for id in self.waiting.iter().copied().collect::<Vec<_>>() {
+        for id in self.waits.sessions.iter().copied().collect::<Vec<_>>() {
             let is_standing = self
                 .sessions
                 .get(id)

@@ -4,6 +4,7 @@ mod acquaint;
 mod clients;
 mod keys;
 mod letters;
+mod parts;
 mod routing;
 mod users;
 
@@ -13,11 +14,10 @@ use std::sync::Arc;
 use keyspace::{Keyspace, Layout};
 use resp::{Args, Protocol, Span};
 use state::Tape;
-use stdx::{Duration, Instant, Levels, Prng, UnixMillis};
+use stdx::{Duration, Instant, Prng, UnixMillis};
 
 use crate::acl::{AclLog, Users};
 use crate::acquaintances::Acquaintances;
-use crate::ask::{Deferred, Pending};
 use crate::bulletin::Bulletins;
 use crate::caches::Parked;
 use crate::commands::Known;
@@ -30,10 +30,7 @@ use crate::event::{
 use crate::founding::Founding;
 use crate::group::{Group, Standing};
 use crate::guilt::Guilt;
-use crate::happenings::LinkSeen;
-use crate::holders::HolderWait;
 use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
-use crate::libraries::Libraries;
 use crate::limits::{self, Slicing};
 use crate::moments::Moments;
 use crate::monitor::Monitors;
@@ -59,8 +56,11 @@ use crate::timeline::{self, Timeline};
 use crate::timing::Timings;
 use crate::tracking::Tracker;
 use crate::transaction::{Driver, GatewayId, Post, Progress};
-use crate::undelivered::{Delivery, Orphans};
+use crate::undelivered::Orphans;
 use crate::whereabouts::Whereabouts;
+pub use parts::{
+    Access, ClientLoad, History, HostFacts, LevelFacts, Meeting, MemoryFacts, Questions, Scripting, Told, Waits,
+};
 
 /// One thread's sessions and groups. [`Core::step`] is the only way in, its actions are the only way out.
 pub struct Core {
@@ -79,13 +79,8 @@ pub struct Core {
     own_users: Arc<Users>,
     /// Changes of users, to be made again when the cluster's parameters have this version.
     pub(crate) belated: Vec<(u64, u64)>,
-    /// Questions that still lack answers.
-    pub(crate) pending: BTreeMap<u64, Pending>,
-    pub(crate) next_question_id: u64,
-    /// Sessions that wait for other nodes to hold their writes.
-    pub(crate) holder_waits: BTreeMap<u64, HolderWait>,
-    /// Questions of other cores that wait for locks to go.
-    pub(crate) deferred_questions: Vec<Deferred>,
+    /// Questions of sessions to cores and nodes.
+    pub(crate) questions: Questions,
     pub(crate) spans: Vec<Span>,
     /// The groups of this core have been loaded and have applied what they recovered.
     pub(crate) has_loaded: bool,
@@ -95,17 +90,8 @@ pub struct Core {
     pub(crate) is_reading: bool,
     /// A keyspace without keys, for commands that need none.
     pub(crate) scratch: Keyspace,
-    /// Sessions that wait for data, and when their waits end.
-    pub(crate) waiting: BTreeSet<SessionId>,
-    pub(crate) wait_ends: BTreeSet<(Instant, SessionId)>,
-    /// What requests that waited took, as long as the system may not have got it.
-    pub(crate) deliveries: BTreeMap<SessionId, Delivery>,
-    /// Such requests of clients that have gone.
-    pub(crate) orphans: Orphans,
-    /// When they took their places last.
-    pub(crate) waiting_renewed: Instant,
-    /// Slots have moved: those who wait stand in other lines.
-    pub(crate) must_stand_anew: bool,
+    /// Sessions that wait for data.
+    pub(crate) waits: Waits,
     /// Requests of clients that a group has sent back because it does not hold their slot any more.
     pub(crate) sent_back: Vec<Request>,
     /// Sessions that wait for a group's window.
@@ -122,41 +108,16 @@ pub struct Core {
     pub(crate) now: Now,
     pub(crate) runner: Runner,
     spare: Vec<Vec<u8>>,
-    /// The question being answered: who asked, and its number there.
-    pub(crate) answering: (CoreId, u64),
-    /// Work on the file of users: for which question, and what has come of it.
-    file_work: Option<((CoreId, u64), Option<FileOutcome>)>,
-    /// Sessions with more output waiting than their soft limit allows.
-    over_soft: Vec<SessionId>,
-    /// When the memory of clients was last looked at.
-    clients_weighed: Instant,
-    /// Bytes that clients took then, and those that the latest report knows of.
-    client_bytes: u64,
-    reported_client_bytes: u64,
-    /// When the log last told of somebody who speaks HTTP.
-    http_told: Option<Instant>,
-    announce_at: Instant,
-    /// Since when this node has heard no leader of the metadata.
-    leaderless_since: Option<Instant>,
-    /// When others were introduced to a node last.
-    introduced: BTreeMap<NodeId, Instant>,
-    /// Nodes that say themselves that they are found elsewhere than the roster says, and what that says.
-    found: BTreeMap<NodeId, (String, Member)>,
-    /// Nodes to be told of this one while it does not know the cluster.
-    acquaintances: Acquaintances,
+    /// What clients take of memory, and who is told of what.
+    clients: ClientLoad,
+    /// Other nodes, before the roster tells of them or where it is wrong.
+    meeting: Meeting,
     /// What other nodes say of themselves; heard by the first core.
     pub(crate) hearing: Hearing,
     /// Whether it is this core's turn to write a checkpoint, and what the first core was told of that.
     turn: stagger::Turn,
-    checkpoint_told: Stage,
-    /// Which links were up in the last report, and what was told of them.
-    pub(crate) links_seen: BTreeMap<NodeId, LinkSeen>,
-    /// The archive could not be written when that was last told.
-    pub(crate) was_archive_faulty: bool,
-    /// Scheduled backups that were made, and that came to nothing, when they were last told.
-    pub(crate) backups_seen: (u64, u64),
-    /// When troubles were noted last.
-    pub(crate) troubles: BTreeMap<timeline::Kind, Instant>,
+    /// What the timeline and the first core were told last.
+    pub(crate) told: Told,
 }
 
 /// What control commands see of their core.
@@ -167,9 +128,8 @@ pub struct Context {
     pub core: CoreId,
     /// Cores of the node.
     pub core_count: u16,
-    /// Keyspaces that no group uses any more: what a checkpoint of the leader has taken the place of, or what a group
-    /// was to begin with that is there already. They are freed in steps.
-    pub(crate) unused: Vec<Keyspace>,
+    /// What is known of the memory of this process, and what is about to be freed.
+    pub(crate) memory: MemoryFacts,
     /// Groups of the cluster, those that nobody leads yet among them. Of those that count for clients the map of slots
     /// knows.
     pub group_count: u32,
@@ -197,10 +157,8 @@ pub struct Context {
     pub(crate) neighbours: Arc<Neighbours>,
     /// Groups that nobody is known to lead.
     pub(crate) leaderless: Leaderless,
-    /// What has happened in the cluster; kept by the first core.
-    pub timeline: Timeline,
-    /// How much of it was noted by this node since its start, by kind.
-    pub happened: BTreeMap<&'static str, u64>,
+    /// What has happened in the cluster.
+    pub history: History,
     /// Other nodes may lead groups: requests go where their group is led.
     pub is_clustered: bool,
     /// The cluster has removed this node.
@@ -213,28 +171,16 @@ pub struct Context {
     pub(crate) places: Vec<Place>,
     /// The latest moment of an entry that this core knows of, in whatever group.
     pub(crate) moments: Moments,
-    /// The host's latest report.
-    pub report: HostReport,
-    /// What the host has done to this node lately, by that report.
-    pub(crate) guilt: Guilt,
-    /// Whether the disk can take more.
-    pub room: Room,
-    /// Keyspace bytes of this core when the latest report was made.
-    pub(crate) reported_keyspace_bytes: u64,
-    /// The most memory that the host has reported.
-    pub(crate) peak_memory_bytes: u64,
+    /// What the host reports of itself.
+    pub host: HostFacts,
     /// What this core does in a second.
     pub(crate) rates: Rates,
     /// Number of sessions of this core.
     pub session_count: usize,
     /// Sessions that need no more what groups have reserved for them, and those.
     pub(crate) reservations_given_up: Vec<(SessionId, GroupId)>,
-    /// All users, the same on every core.
-    pub users: Arc<Users>,
-    /// What was denied to sessions of this core.
-    pub acl_log: AclLog,
-    /// Passwords made so far.
-    pub secret_count: u64,
+    /// Who may do what, and what was denied.
+    pub access: Access,
     /// Who watches what clients send.
     pub monitors: Monitors,
     /// Who has read what, for caches of clients.
@@ -247,25 +193,12 @@ pub struct Context {
     pub slowlog: Slowlog,
     /// No expired key is removed before it is asked for (DEBUG SET-ACTIVE-EXPIRE 0).
     pub is_expiry_lazy: bool,
-    /// Scripts known by name.
-    pub scripts: Cache,
-    /// Scripts may call some of DEBUG's subcommands (DEBUG SET-DISABLE-DENY-SCRIPTS 1).
-    pub scripts_may_debug: bool,
-    /// Libraries of functions.
-    pub libraries: Arc<Libraries>,
+    /// Scripts and functions.
+    pub scripting: Scripting,
     /// Parameters of the cluster that this core obeys.
     pub parameters: Arc<Parameters>,
-    /// The levels that this program knows.
-    pub levels: Levels,
-    /// The level of the cluster, as far as this core knows: that of group 0. Nodes may send each other what came with
-    /// it.
-    pub level: stdx::Level,
-    /// The highest level of anything in the logs of this node, as far as this core has to do with them.
-    pub(crate) floor: stdx::Level,
-    /// The levels that other nodes know, as they have said last.
-    pub(crate) known_levels: BTreeMap<NodeId, Levels>,
-    /// Cores on which a script has been running for long, and whether it is a function.
-    pub(crate) busy: BTreeMap<CoreId, bool>,
+    /// Levels: of this program, of the cluster, and of other nodes.
+    pub levels: LevelFacts,
     /// CLIENT PAUSE: until when, and whether only writes wait.
     pub pause: Option<(Instant, bool)>,
     /// How long commands take.
@@ -369,7 +302,7 @@ impl Core {
                 node,
                 core,
                 core_count,
-                unused: Vec::new(),
+                memory: MemoryFacts { unused: Vec::new(), reported_bytes: 0, peak_bytes: 0 },
                 group_count,
                 slots: Arc::new(SlotMap::even(group_count)),
                 founds_groups,
@@ -384,39 +317,31 @@ impl Core {
                 bulletins: Bulletins::default(),
                 neighbours: Arc::default(),
                 leaderless: Leaderless::default(),
-                timeline: Timeline::default(),
-                happened: BTreeMap::new(),
+                history: History { timeline: Timeline::default(), counts: BTreeMap::new() },
                 is_clustered: false,
                 is_expelled: false,
                 is_stopping: false,
                 routes: vec![Route::default(); group_count as usize],
                 places: vec![Place::default(); group_count as usize],
                 moments: Moments::default(),
-                report: HostReport::default(),
-                guilt: Guilt::default(),
-                room: Room::Enough,
-                reported_keyspace_bytes: 0,
-                peak_memory_bytes: 0,
+                host: HostFacts { report: HostReport::default(), guilt: Guilt::default(), room: Room::Enough },
                 rates: Rates::default(),
                 session_count: 0,
                 reservations_given_up: Vec::new(),
-                users,
-                acl_log: AclLog::default(),
-                secret_count: 0,
+                access: Access { users, log: AclLog::default(), secret_count: 0 },
                 monitors: Monitors::default(),
                 tracker: Tracker::default(),
                 telling: Telling::default(),
                 pubsub: Pubsub::default(),
                 is_expiry_lazy: false,
-                scripts: Cache::default(),
-                scripts_may_debug: false,
-                libraries: Arc::default(),
+                scripting: Scripting {
+                    cache: Cache::default(),
+                    may_debug: false,
+                    libraries: Arc::default(),
+                    busy: BTreeMap::new(),
+                },
                 parameters: Arc::default(),
-                levels,
-                level: stdx::Level::FIRST,
-                floor,
-                known_levels: BTreeMap::new(),
-                busy: BTreeMap::new(),
+                levels: LevelFacts { known: levels, in_force: stdx::Level::FIRST, floor, of_nodes: BTreeMap::new() },
                 pause: None,
                 timings,
             },
@@ -429,10 +354,14 @@ impl Core {
             belated: Vec::new(),
             outbox: Outbox::new(core_count),
             driver,
-            pending: BTreeMap::new(),
-            next_question_id: 0,
-            holder_waits: BTreeMap::new(),
-            deferred_questions: Vec::new(),
+            questions: Questions {
+                pending: BTreeMap::new(),
+                next_id: 0,
+                holder_waits: BTreeMap::new(),
+                deferred: Vec::new(),
+                answering: (core, 0),
+                file_work: None,
+            },
             spans: Vec::new(),
             has_loaded: false,
             unloaded: (0..core_count).map(CoreId).collect(),
@@ -443,12 +372,14 @@ impl Core {
                 layout: Layout::Scratch,
                 tuning: keyspace::Tuning::default(),
             }),
-            waiting: BTreeSet::new(),
-            wait_ends: BTreeSet::new(),
-            deliveries: BTreeMap::new(),
-            orphans: Orphans::new(),
-            waiting_renewed: Instant::default(),
-            must_stand_anew: false,
+            waits: Waits {
+                sessions: BTreeSet::new(),
+                ends: BTreeSet::new(),
+                deliveries: BTreeMap::new(),
+                orphans: Orphans::new(),
+                renewed: Instant::default(),
+                must_stand_anew: false,
+            },
             sent_back: Vec::new(),
             stalled: Vec::new(),
             relay,
@@ -459,26 +390,30 @@ impl Core {
             now: Now::default(),
             runner: Runner::default(),
             spare: Vec::new(),
-            answering: (core, 0),
-            file_work: None,
-            over_soft: Vec::new(),
-            clients_weighed: Instant::ZERO,
-            client_bytes: 0,
-            reported_client_bytes: 0,
-            http_told: None,
-            announce_at: Instant::ZERO,
-            leaderless_since: None,
-            introduced: BTreeMap::new(),
-            found: BTreeMap::new(),
+            clients: ClientLoad {
+                over_soft: Vec::new(),
+                weighed: Instant::ZERO,
+                bytes: 0,
+                reported_bytes: 0,
+                http_told: None,
+            },
             // A node that is met later is met as well, and not instead.
-            acquaintances: Acquaintances::new(seeds.into_iter().collect()),
+            meeting: Meeting {
+                announce_at: Instant::ZERO,
+                leaderless_since: None,
+                introduced: BTreeMap::new(),
+                found: BTreeMap::new(),
+                acquaintances: Acquaintances::new(seeds.into_iter().collect()),
+            },
             hearing: Hearing::default(),
             turn: stagger::Turn::default(),
-            checkpoint_told: Stage::Idle,
-            links_seen: BTreeMap::new(),
-            was_archive_faulty: false,
-            backups_seen: (0, 0),
-            troubles: BTreeMap::new(),
+            told: Told {
+                checkpoint: Stage::Idle,
+                links: BTreeMap::new(),
+                was_archive_faulty: false,
+                backups: (0, 0),
+                troubles: BTreeMap::new(),
+            },
         }
     }
 
@@ -540,7 +475,7 @@ impl Core {
                 || databases.clone().any(|database| group.state.keyspace().key_count(database) > 0)
         };
         let is_alone = !self.context.is_clustered || self.context.is_cluster_of_one();
-        self.is_loaded() && is_alone && self.context.libraries.is_empty() && !self.groups().any(holds)
+        self.is_loaded() && is_alone && self.context.scripting.libraries.is_empty() && !self.groups().any(holds)
     }
 
     /// True if all groups of this node have been read from the disk, and have applied what they recovered.
@@ -646,7 +581,7 @@ impl Core {
             Event::Expelled => self.be_expelled(actions),
             Event::FoundAt { host, machine_addresses } => {
                 if let Some(line) = self.context.found_at(&host, &machine_addresses) {
-                    self.announce_at = now.instant;
+                    self.meeting.announce_at = now.instant;
                     if self.context.core == CoreId(0) {
                         actions.push(Action::Log { level: Level::Notice, line });
                     }
@@ -664,11 +599,11 @@ impl Core {
             }
             Event::Leave => self.context.is_stopping = true,
             Event::Room(room) => {
-                self.context.room = room;
+                self.context.host.room = room;
                 self.groups_mut().for_each(Group::hear_of_room);
             }
             Event::UsersFile(outcome) => {
-                if let Some((_, place)) = &mut self.file_work {
+                if let Some((_, place)) = &mut self.questions.file_work {
                     *place = Some(outcome);
                 }
             }
@@ -678,13 +613,13 @@ impl Core {
             Event::Secured { id, outcome } => self.secured(id, outcome, actions),
             Event::Report(report) => {
                 self.note_syncs(&report);
-                self.context.report = *report;
-                self.context.guilt = Guilt::of(&self.context.report.stalls, self.now.unix);
-                self.reported_client_bytes = self.client_bytes;
+                self.context.host.report = *report;
+                self.context.host.guilt = Guilt::of(&self.context.host.report.stalls, self.now.unix);
+                self.clients.reported_bytes = self.clients.bytes;
                 // What is about to be freed is no reason to evict anything.
-                self.context.reported_keyspace_bytes = self.keyspace_bytes() + self.unused_bytes();
-                let used_bytes = self.context.report.used_memory_bytes;
-                self.context.peak_memory_bytes = self.context.peak_memory_bytes.max(used_bytes);
+                self.context.memory.reported_bytes = self.keyspace_bytes() + self.unused_bytes();
+                let used_bytes = self.context.host.report.used_memory_bytes;
+                self.context.memory.peak_bytes = self.context.memory.peak_bytes.max(used_bytes);
                 let Statistics { input_bytes, output_bytes, .. } = self.context.statistics;
                 let counts = [self.sessions.calls.total(), input_bytes, output_bytes];
                 self.context.rates.note(self.now.instant, counts);
@@ -696,11 +631,11 @@ impl Core {
 
     /// Notes how long the log's latest sync took, and the longest if there is a new one.
     fn note_syncs(&mut self, report: &HostReport) {
-        if self.context.core.0 != 0 || report.journal.sync_count == self.context.report.journal.sync_count {
+        if self.context.core.0 != 0 || report.journal.sync_count == self.context.host.report.journal.sync_count {
             return;
         }
         let JournalFigures { sync_last_us, sync_max_us, .. } = report.journal;
-        let is_longest = sync_max_us > self.context.report.journal.sync_max_us;
+        let is_longest = sync_max_us > self.context.host.report.journal.sync_max_us;
         let worst_us = if is_longest { sync_max_us } else { sync_last_us };
         self.context.timings.note_work("log-sync", Duration::from_micros(worst_us));
     }
@@ -721,7 +656,7 @@ impl Core {
                 if self.context.settings.import_mode {
                     group.set_import_mode(true);
                 }
-                group.begin_at(self.context.floor, self.context.level);
+                group.begin_at(self.context.levels.floor, self.context.levels.in_force);
                 if group.membership().voters != [self.context.node.0] {
                     self.become_clustered();
                 }
@@ -951,7 +886,7 @@ impl Core {
             (false, true) => Stage::Due,
             (false, false) => Stage::Idle,
         };
-        if stage != std::mem::replace(&mut self.checkpoint_told, stage) {
+        if stage != std::mem::replace(&mut self.told.checkpoint, stage) {
             if self.context.core == CoreId(0) {
                 self.hearing.note_checkpoint(CoreId(0), stage);
             } else {

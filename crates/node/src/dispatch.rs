@@ -464,7 +464,7 @@ impl Core {
             // In a cluster what came before may have been sent on, and must not be overtaken.
             let is_first = !self.context.is_clustered || session.owed_count() == 0;
             // The group itself counts who is there, and looks whether there is room.
-            let is_looked_at = self.context.settings.replicas_to_write > 0 || self.context.room != Room::Enough;
+            let is_looked_at = self.context.settings.replicas_to_write > 0 || self.context.host.room != Room::Enough;
             let is_first = is_first && !(is_write && is_looked_at);
             if is_first
                 && local.serves_at_once()

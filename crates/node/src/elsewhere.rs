@@ -64,7 +64,7 @@ impl Core {
         news.iter().for_each(|moved| _ = slots.learn(*moved));
         let group_count = slots.group_count();
         self.make_room_for(group_count);
-        self.must_stand_anew = true;
+        self.waits.must_stand_anew = true;
         self.look_at_slots();
     }
 

@@ -319,7 +319,9 @@ impl Core {
     ) -> Result<Invocation, Refusal> {
         let code = match naming {
             Naming::Text => None,
-            Naming::Digest => Some(self.context.scripts.named(args.at(1)).map(Code::Script).ok_or_else(no_script)?),
+            Naming::Digest => {
+                Some(self.context.scripting.cache.named(args.at(1)).map(Code::Script).ok_or_else(no_script)?)
+            }
             Naming::Function => Some(self.function(args.at(1))?),
         };
         let key_count = key_count(args, naming)?;
@@ -341,7 +343,7 @@ impl Core {
         if flags.is_some()
             && !is_read_only
             && !self.context.is_clustered
-            && let Room::None(reason) = &self.context.room
+            && let Room::None(reason) = &self.context.host.room
         {
             return Err(Refusal::new(format!("MISCONF No room on disk for this write: {reason}")));
         }
@@ -353,7 +355,7 @@ impl Core {
     pub(crate) fn script_may_write(&self, naming: Naming, args: Args<'_>) -> bool {
         let code = match naming {
             Naming::Text => Script::parse(args.at(1)).ok().map(Code::Script),
-            Naming::Digest => self.context.scripts.named(args.at(1)).map(Code::Script),
+            Naming::Digest => self.context.scripting.cache.named(args.at(1)).map(Code::Script),
             Naming::Function => self.function(args.at(1)).ok(),
         };
         code.and_then(|code| code.flags()).is_none_or(|flags| !flags.has(Flags::NO_WRITES))
@@ -361,13 +363,13 @@ impl Core {
 
     /// The script of a text; one that is new is made known to all cores.
     fn script_of_text(&mut self, text: &[u8]) -> Result<Arc<Script>, Refusal> {
-        if let Some(script) = self.context.scripts.with_text(text) {
+        if let Some(script) = self.context.scripting.cache.with_text(text) {
             return Ok(script);
         }
         let script = Script::parse(text).map_err(Refusal::new)?;
         self.compile(&script)?;
         // That there is no room to remember it does not keep it from running.
-        let _ = self.context.scripts.insert(script.clone(), false);
+        let _ = self.context.scripting.cache.insert(script.clone(), false);
         let own = self.context.core;
         for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
             self.outbox.push(own, core, Mail::Learn(script.clone()));
@@ -383,12 +385,12 @@ impl Core {
     /// Remembers a script for good, if it is one.
     pub(crate) fn load_script(&mut self, script: &Arc<Script>) -> Result<(), Refusal> {
         self.compile(script)?;
-        self.context.scripts.insert(script.clone(), true)
+        self.context.scripting.cache.insert(script.clone(), true)
     }
 
     fn function(&self, name: &[u8]) -> Result<Code, Refusal> {
         let (loaded, function) =
-            self.context.libraries.function(name).ok_or_else(|| Refusal::new("ERR Function not found"))?;
+            self.context.scripting.libraries.function(name).ok_or_else(|| Refusal::new("ERR Function not found"))?;
         Ok(Code::Function { library: loaded.library.clone(), name: function.name.clone(), flags: function.flags })
     }
 
@@ -499,7 +501,7 @@ impl Core {
         let own = self.context.core;
         let is_done = own == first && (from != own || self.context.core_count == 1);
         if !is_done || self.context.core_count == 1 {
-            self.context.libraries = libraries.clone();
+            self.context.scripting.libraries = libraries.clone();
             self.runner.retain_libraries(|name| libraries.contains(name));
         }
         if !is_done {
@@ -553,14 +555,14 @@ impl Core {
 
     pub(crate) fn circumstances(&self, invocation: &Invocation) -> Circumstances {
         let allows = invocation.code.flags().is_some_and(|flags| flags.has(Flags::ALLOW_OOM));
-        let write_refusal = match &self.context.room {
+        let write_refusal = match &self.context.host.room {
             Room::None(reason) if !self.context.is_clustered => {
                 Some(format!("MISCONF No room on disk for this write: {reason}"))
             }
             // In a cluster the leader says so.
             Room::None(_) | Room::Enough => None,
         };
-        let may_debug = self.context.scripts_may_debug;
+        let may_debug = self.context.scripting.may_debug;
         Circumstances {
             denies_growth: !allows && self.is_memory_full(),
             write_refusal,
@@ -593,7 +595,7 @@ impl Core {
             // Checked here and not where the request comes: a script that only reads is not known before it has run.
             circumstances.write_refusal.get_or_insert_with(|| NO_REPLICAS.to_owned());
         }
-        if let Room::None(reason) = &outlet.context.room {
+        if let Room::None(reason) = &outlet.context.host.room {
             circumstances.write_refusal.get_or_insert_with(|| no_room(outlet.context.node, reason));
         }
         circumstances.level = circumstances.level.min(group.level_to_log());
@@ -909,7 +911,7 @@ impl Outlet<'_> {
             let client = self.sessions.get(origin.session);
             let client = client.map(|session| commands::describe(session, self.context, now));
             let entry = LogEntry::new(denial, Where::Script, &user, now.unix, client.unwrap_or_default());
-            self.context.acl_log.push(entry, self.context.settings.acl_log_count_max);
+            self.context.access.log.push(entry, self.context.settings.acl_log_count_max);
         }
         published.iter().for_each(|message| self.publish(message));
     }

@@ -668,10 +668,10 @@ impl Group {
             }
             if self.is_serving {
                 self.leader.pace.tick(now.instant, &self.replica);
-                self.watch_troubles(now, &outlet.context.room);
+                self.watch_troubles(now, &outlet.context.host.room);
             }
             // What has expired is read by nobody: that may wait until there is room for an entry that says so.
-            let may_log = outlet.context.room == Room::Enough;
+            let may_log = outlet.context.host.room == Room::Enough;
             if self.is_serving && may_log && self.leader.builder.is_empty() && self.is_expiry_due(now) {
                 self.leader.builder.tick();
                 self.leader.waiters.push(Waiter::Silent);

@@ -14,8 +14,8 @@ impl Core {
     /// Notes it, on the first core, and tells all nodes.
     pub(crate) fn note(&mut self, kind: Kind, group: Option<GroupId>, text: String, actions: &mut Vec<Action>) {
         let context = &mut self.context;
-        *context.happened.entry(kind.name()).or_default() += 1;
-        let happening = context.timeline.note(context.node, self.now.unix, kind, group, text);
+        *context.history.counts.entry(kind.name()).or_default() += 1;
+        let happening = context.history.timeline.note(context.node, self.now.unix, kind, group, text);
         let bytes = wire::encode_timeline([&happening]);
         for (node, _) in context.roster.present().filter(|(node, _)| *node != context.node) {
             actions.push(Action::Send { to: node, group: GroupId(0), lane: Lane::Log, bytes: bytes.clone() });
@@ -33,7 +33,7 @@ impl Core {
         if self.context.core.0 != 0 {
             return;
         }
-        let all: Vec<&Happening> = self.context.timeline.iter().collect();
+        let all: Vec<&Happening> = self.context.history.timeline.iter().collect();
         for some in all.chunks(limits::TIMELINE_COUNT_PER_MESSAGE) {
             let bytes = wire::encode_timeline(some.iter().copied());
             actions.push(Action::Send { to, group: GroupId(0), lane: Lane::Log, bytes });
@@ -47,21 +47,21 @@ impl Core {
         }
         let now = self.now.instant;
         let mut news = Vec::new();
-        let links = self.context.report.links.iter().filter(|link| link.lane == Lane::Log);
+        let links = self.context.host.report.links.iter().filter(|link| link.lane == Lane::Log);
         let mut seen = BTreeMap::new();
         for link in links {
-            let mut state = self.links_seen.remove(&link.node).unwrap_or_else(|| LinkSeen::new(link.is_up, now));
+            let mut state = self.told.links.remove(&link.node).unwrap_or_else(|| LinkSeen::new(link.is_up, now));
             news.extend(state.look(link, now));
             seen.insert(link.node, state);
         }
-        self.links_seen = seen;
+        self.told.links = seen;
         for text in news {
             self.note(Kind::Link, None, text, actions);
         }
-        let is_faulty = self.context.report.archive.as_ref().is_some_and(|archive| !archive.fault.is_empty());
-        if is_faulty != self.was_archive_faulty && (!is_faulty || self.is_news(Kind::Archive)) {
-            self.was_archive_faulty = is_faulty;
-            let fault = self.context.report.archive.as_ref().map_or("", |archive| &archive.fault);
+        let is_faulty = self.context.host.report.archive.as_ref().is_some_and(|archive| !archive.fault.is_empty());
+        if is_faulty != self.told.was_archive_faulty && (!is_faulty || self.is_news(Kind::Archive)) {
+            self.told.was_archive_faulty = is_faulty;
+            let fault = self.context.host.report.archive.as_ref().map_or("", |archive| &archive.fault);
             let text = match fault {
                 "" => "the archive is written again".to_owned(),
                 fault => format!("the archive cannot be written: {fault}"),
@@ -69,7 +69,7 @@ impl Core {
             self.note(Kind::Archive, None, text, actions);
         }
         self.note_backups(actions);
-        let sync_us = self.context.report.journal.sync_last_us;
+        let sync_us = self.context.host.report.journal.sync_last_us;
         if u128::from(sync_us) >= limits::SLOW_SYNC.as_micros() && self.is_news(Kind::Slow) {
             let text = format!("the disk is slow: a sync of the log has taken {} ms", sync_us / 1_000);
             self.note_and_log(Kind::Slow, text, actions);
@@ -78,8 +78,8 @@ impl Core {
 
     /// Scheduled backups were made, or came to nothing, since the last report.
     fn note_backups(&mut self, actions: &mut Vec<Action>) {
-        let Some(backups) = self.context.report.backups.clone() else { return };
-        let seen = std::mem::replace(&mut self.backups_seen, (backups.made_count, backups.failed_count));
+        let Some(backups) = self.context.host.report.backups.clone() else { return };
+        let seen = std::mem::replace(&mut self.told.backups, (backups.made_count, backups.failed_count));
         if backups.made_count > seen.0 {
             self.note(Kind::Backup, None, format!("a scheduled backup was made: {}", backups.last), actions);
         }
@@ -100,9 +100,9 @@ impl Core {
     /// True if this trouble has not been noted on this core for a while.
     fn is_news(&mut self, kind: Kind) -> bool {
         let now = self.now.instant;
-        let is_old = self.troubles.get(&kind).is_none_or(|noted| now.since(*noted) >= limits::TROUBLE_INTERVAL);
+        let is_old = self.told.troubles.get(&kind).is_none_or(|noted| now.since(*noted) >= limits::TROUBLE_INTERVAL);
         if is_old {
-            self.troubles.insert(kind, now);
+            self.told.troubles.insert(kind, now);
         }
         is_old
     }

@@ -62,7 +62,7 @@ impl Core {
         let now = self.now.instant;
         let until = (timeout_ms > 0).then(|| now + Duration::from_millis(timeout_ms));
         if !self.context.is_clustered && form != FollowersForm::Stream {
-            let following = &self.context.report.following;
+            let following = &self.context.host.report.following;
             let are_none_known = following.id.is_empty() && following.followers.is_empty();
             if wanted == 0 && are_none_known {
                 return self.finish_holder_wait((session, ticket), form, FollowersAnswer::default());
@@ -89,9 +89,9 @@ impl Core {
             outstanding: 0,
             again_at: now,
         };
-        let id = self.next_question_id;
-        self.next_question_id += 1;
-        self.holder_waits.insert(id, wait);
+        let id = self.questions.next_id;
+        self.questions.next_id += 1;
+        self.questions.holder_waits.insert(id, wait);
         self.ask_for_holders(id);
     }
 
@@ -143,7 +143,7 @@ impl Core {
     }
 
     fn ask_for_holders(&mut self, id: u64) {
-        let Some(wait) = self.holder_waits.get_mut(&id) else { return };
+        let Some(wait) = self.questions.holder_waits.get_mut(&id) else { return };
         wait.outstanding = wait.groups.len();
         // What was accepted before is in the log, and may not have been applied.
         let first = if wait.form == FollowersForm::Stream { HOLDERS_LOGGED } else { HOLDERS_APPLIED };
@@ -159,7 +159,7 @@ impl Core {
     /// A leader has said who holds its log; `None` if it could not be asked.
     pub(crate) fn holders_told(&mut self, id: u64, group: GroupId, mut bytes: &[u8], actions: &mut Vec<Action>) {
         let now = self.now.instant;
-        let Some(wait) = self.holder_waits.get_mut(&id) else { return };
+        let Some(wait) = self.questions.holder_waits.get_mut(&id) else { return };
         if let (Some(place), Some(count)) = (leb128::take(&mut bytes), leb128::take(&mut bytes)) {
             wait.groups[group.0 as usize] = (place, count);
         }
@@ -173,7 +173,7 @@ impl Core {
         if !are_all_known || is_about_nodes && wait.count() < wait.wanted {
             return;
         }
-        let wait = self.holder_waits.remove(&id).expect("just seen");
+        let wait = self.questions.holder_waits.remove(&id).expect("just seen");
         if is_about_nodes {
             return self.finish_holder_wait((wait.session, wait.ticket), wait.form, wait.answer());
         }
@@ -186,17 +186,17 @@ impl Core {
 
     /// Asks again where it is time, and answers those that have waited long enough.
     pub(crate) fn pass_time_for_holders(&mut self) {
-        if self.holder_waits.is_empty() {
+        if self.questions.holder_waits.is_empty() {
             return;
         }
         let now = self.now.instant;
         let sessions = &self.sessions;
-        self.holder_waits.retain(|_, wait| sessions.get(wait.session).is_some());
-        let ids: Vec<u64> = self.holder_waits.keys().copied().collect();
+        self.questions.holder_waits.retain(|_, wait| sessions.get(wait.session).is_some());
+        let ids: Vec<u64> = self.questions.holder_waits.keys().copied().collect();
         for id in ids {
-            let wait = &self.holder_waits[&id];
+            let wait = &self.questions.holder_waits[&id];
             if wait.until.is_some_and(|until| until <= now) {
-                let wait = self.holder_waits.remove(&id).expect("just seen");
+                let wait = self.questions.holder_waits.remove(&id).expect("just seen");
                 let answer =
                     if wait.form == FollowersForm::Stream { FollowersAnswer::default() } else { wait.answer() };
                 self.finish_holder_wait((wait.session, wait.ticket), wait.form, answer);
@@ -208,8 +208,8 @@ impl Core {
 
     /// When there is something to do for those who wait.
     pub(crate) fn next_holder_wake(&self) -> Option<Instant> {
-        let ends = self.holder_waits.values().filter_map(|wait| wait.until);
-        let again = self.holder_waits.values().filter(|wait| wait.outstanding == 0).map(|wait| wait.again_at);
+        let ends = self.questions.holder_waits.values().filter_map(|wait| wait.until);
+        let again = self.questions.holder_waits.values().filter(|wait| wait.outstanding == 0).map(|wait| wait.again_at);
         ends.chain(again).min()
     }
 }

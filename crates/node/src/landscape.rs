@@ -62,6 +62,6 @@ impl Core {
         nodes.sort_by_key(|sight| sight.node);
         let route = context.routes.get(METADATA.0 as usize).copied().unwrap_or_default();
         let leader = route.leader.filter(|leader| is_heard(*leader) && !context.is_expelled);
-        Landscape { own, nodes, leader, term: route.term, users: Arc::clone(&context.users) }
+        Landscape { own, nodes, leader, term: route.term, users: Arc::clone(&context.access.users) }
     }
 }

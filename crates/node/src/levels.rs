@@ -44,7 +44,7 @@ impl Context {
     pub(crate) fn check_governor(&self, verb: &[u8]) -> Result<(), Refusal> {
         let leader = self.routes[HOME.0 as usize].leader.filter(|leader| *leader != self.node);
         let Some(leader) = leader.filter(|_| verb.eq_ignore_ascii_case(b"upgrade")) else { return Ok(()) };
-        match self.known_levels.get(&leader) {
+        match self.levels.of_nodes.get(&leader) {
             None => Err(Refusal::new(format!("TRYAGAIN node {}, which leads group 0, is not linked", leader.0))),
             Some(known) if known.highest == Level::FIRST => Err(Refusal::new(leads_and_does_not_know(leader, *known))),
             Some(_) => Ok(()),
@@ -54,13 +54,14 @@ impl Context {
     /// What this node says of itself to the others. A version that knows only level 1 takes no zone.
     pub(crate) fn own_as_announced(&self) -> Member {
         // A node that joins knows the level from those that let it in, before it has anything of group 0.
-        let level = if self.roster.is_empty() { self.level.max(self.floor) } else { self.level };
+        let level =
+            if self.roster.is_empty() { self.levels.in_force.max(self.levels.floor) } else { self.levels.in_force };
         self.whereabouts_to_announce().known_at(level)
     }
 
     /// The level of the commands that a gateway of this core takes. The leader that would log them has the last word.
     pub(crate) fn level_for_clients(&self) -> Level {
-        if self.is_clustered { self.level } else { self.level.max(self.floor) }
+        if self.is_clustered { self.levels.in_force } else { self.levels.in_force.max(self.levels.floor) }
     }
 
     /// A command as it is at that level.
@@ -85,14 +86,14 @@ impl Context {
     /// # Errors
     /// If this program cannot read it: then nothing may be written.
     pub(crate) fn keep(&mut self, level: Level, actions: &mut Vec<Action>) -> Result<(), ()> {
-        if level <= self.floor {
+        if level <= self.levels.floor {
             return Ok(());
         }
-        if level > self.levels.highest {
-            actions.push(Action::Fatal { line: not_known(level, self.levels) });
+        if level > self.levels.known.highest {
+            actions.push(Action::Fatal { line: not_known(level, self.levels.known) });
             return Err(());
         }
-        self.floor = level;
+        self.levels.floor = level;
         actions.push(Action::Floor(level));
         Ok(())
     }
@@ -130,14 +131,14 @@ pub(crate) fn check_form(in_force: Level, name: &str, args: Args<'_>) -> Result<
 impl Core {
     /// The cluster is at this level, as group 0 has it.
     pub(crate) fn take_level(&mut self, level: Level) {
-        self.context.level = self.context.level.max(level);
-        let level = self.context.level;
+        self.context.levels.in_force = self.context.levels.in_force.max(level);
+        let level = self.context.levels.in_force;
         self.groups_mut().for_each(|group| group.hear_of_level(level));
     }
 
     /// A link to a node is up, which has said which levels it knows.
     pub(crate) fn hear_levels(&mut self, node: NodeId, levels: Levels) {
-        self.context.known_levels.insert(node, levels);
+        self.context.levels.of_nodes.insert(node, levels);
     }
 }
 
@@ -177,11 +178,11 @@ impl Group {
             _ => return Err(format!("ERR after UPGRADE stands CHECK or nothing, and not '{word}'")),
         };
         let next = self.state.level().next();
-        if next > outlet.context.levels.highest {
+        if next > outlet.context.levels.known.highest {
             let is_known = |(_, known): (&NodeId, &Levels)| known.contains(next);
-            return match outlet.context.known_levels.iter().find(|known| is_known(*known)) {
+            return match outlet.context.levels.of_nodes.iter().find(|known| is_known(*known)) {
                 None => Ok(false),
-                Some(_) => Err(leads_and_does_not_know(outlet.context.node, outlet.context.levels)),
+                Some(_) => Err(leads_and_does_not_know(outlet.context.node, outlet.context.levels.known)),
             };
         }
         if self.level_to_log() >= next {
@@ -203,7 +204,7 @@ impl Group {
     /// Goes on with a rise that a former leader has begun: this node has it in its log already, or had.
     pub(crate) fn go_on_rising(&mut self, outlet: &mut Outlet<'_>) {
         let next = self.level_to_log().next();
-        if next <= outlet.context.floor && self.check_all_know(next, outlet.context).is_ok() {
+        if next <= outlet.context.levels.floor && self.check_all_know(next, outlet.context).is_ok() {
             self.rise(next);
         }
     }
@@ -217,7 +218,7 @@ impl Group {
         let mut lacking = Vec::new();
         for (node, member) in others {
             let who = format!("node {} ({})", node.0, member.client_address);
-            match context.known_levels.get(&node) {
+            match context.levels.of_nodes.get(&node) {
                 _ if !context.neighbours.hears(node) => lacking.push(format!("{who} is not heard")),
                 None => lacking.push(format!("{who} has not said yet what it knows")),
                 Some(known) if known.contains(level) => {}

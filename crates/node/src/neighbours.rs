@@ -248,7 +248,7 @@ impl Core {
         if now >= self.hearing.judge_at {
             self.judge_neighbours();
         }
-        let can_lead = self.context.room == Room::Enough && !self.context.is_stopping;
+        let can_lead = self.context.host.room == Room::Enough && !self.context.is_stopping;
         let heard = &self.context.neighbours.heard;
         let told = &self.hearing.told;
         let checkpoint = self.hearing.own_checkpoint_stage();
@@ -256,7 +256,7 @@ impl Core {
         if now < self.hearing.tell_at && is_told {
             return;
         }
-        let (core_count, stalled_ms) = (self.context.core_count, self.context.guilt.stalled_ms);
+        let (core_count, stalled_ms) = (self.context.core_count, self.context.host.guilt.stalled_ms);
         let hears = heard.keys().copied().collect();
         let vitals = Vitals { can_lead, hears, core_count, checkpoint, stalled_ms };
         self.hearing.tell_at = now + limits::VITALS_INTERVAL;

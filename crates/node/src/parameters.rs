@@ -56,28 +56,28 @@ impl Core {
         let mut change = pending.shared.clone();
         pending.answers = vec![None];
         if let Some(wish) = &pending.wish {
-            let Context { users, parameters, settings, .. } = &self.context;
-            match users.to_wish(wish, parameters, settings.all_channels) {
+            let Context { access, parameters, settings, .. } = &self.context;
+            match access.users.to_wish(wish, parameters, settings.all_channels) {
                 Ok((pairs, removed_count)) => {
                     change.extend(pairs);
                     pending.removed_count = removed_count;
                 }
                 Err(why) => {
-                    self.pending.insert(id, pending);
+                    self.questions.pending.insert(id, pending);
                     return self.parameters_refused(id, &format!("ERR {why}"), actions);
                 }
             }
         }
         let change = encode(change.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let origin = self.origin_of(pending.session);
-        self.pending.insert(id, pending);
+        self.questions.pending.insert(id, pending);
         let request = Request::new(origin, GroupId(HOME), Protocol::Resp2, RequestBody::Configure(change));
         self.relay.submit(request, Purpose::Parameters { id }, self.now.instant);
     }
 
     /// Group 0 has logged it: the leaders of all groups are asked whether they obey.
     pub(crate) fn parameters_set(&mut self, id: u64, answer: &[u8], actions: &mut Vec<Action>) {
-        let Some(pending) = self.pending.get_mut(&id) else { return };
+        let Some(pending) = self.questions.pending.get_mut(&id) else { return };
         let (version, refusal) = message::answer::take_changed(answer);
         if refusal == USERS_CHANGED.as_bytes() {
             self.belated.push((version, id));
@@ -98,7 +98,7 @@ impl Core {
 
     /// It could not be logged, or nobody knows whether it has been.
     pub(crate) fn parameters_refused(&mut self, id: u64, text: &str, actions: &mut Vec<Action>) {
-        if let Some(pending) = self.pending.get_mut(&id) {
+        if let Some(pending) = self.questions.pending.get_mut(&id) {
             pending.answers = vec![Some(Answer::Refused(text.to_owned()))];
             self.complete_answer(id, actions);
         }
@@ -106,13 +106,13 @@ impl Core {
 
     /// The leader of a group obeys; or nobody leads it, and the next leader learns of the change with the log.
     pub(crate) fn parameters_obeyed(&mut self, id: u64, group: GroupId, actions: &mut Vec<Action>) {
-        let Some(pending) = self.pending.get_mut(&id) else { return };
+        let Some(pending) = self.questions.pending.get_mut(&id) else { return };
         pending.answers[group.0 as usize] = Some(Answer::Done);
         if pending.answers.iter().any(Option::is_none) {
             return;
         }
         let Pending { session, ticket, mut joining, words, own, version, wish, removed_count, .. } =
-            self.pending.remove(&id).expect("just seen");
+            self.questions.pending.remove(&id).expect("just seen");
         if let Some(Wish::Change(Change::Remove(_))) = wish {
             let mut written = Writer::new(self.sessions.get(session).map(Session::protocol).unwrap_or_default());
             written.integer(removed_count as i64);
@@ -128,7 +128,7 @@ impl Core {
         for (version, id) in std::mem::take(&mut self.belated) {
             if version > known {
                 self.belated.push((version, id));
-            } else if let Some(pending) = self.pending.remove(&id) {
+            } else if let Some(pending) = self.questions.pending.remove(&id) {
                 self.submit_change(id, pending, actions);
             }
         }

@@ -111,7 +111,7 @@ impl Context {
     /// No group uses this keyspace any more. It may be large, so it is freed in steps.
     pub(crate) fn free_later(&mut self, mut keyspace: Keyspace) {
         keyspace.clear(Moment::default());
-        self.unused.push(keyspace);
+        self.memory.unused.push(keyspace);
     }
 
     /// True if all that changes in the cluster changes on this node, too: it holds every group, except those that have
@@ -175,14 +175,14 @@ impl Core {
 
     /// Bytes of keyspaces that no group uses any more, and that have not been freed yet.
     pub(crate) fn unused_bytes(&self) -> u64 {
-        self.context.unused.iter().map(|keyspace| keyspace.memory_bytes() as u64).sum()
+        self.context.memory.unused.iter().map(|keyspace| keyspace.memory_bytes() as u64).sum()
     }
 
     /// Frees a part of the keyspaces that no group uses any more. True if there is more. While groups are loaded nobody
     /// waits for anything here: all of it goes at once.
     pub(crate) fn free_unused(&mut self) -> bool {
         let is_loaded = self.is_loaded();
-        let unused = &mut self.context.unused;
+        let unused = &mut self.context.memory.unused;
         if !is_loaded {
             unused.clear();
         }
@@ -330,7 +330,7 @@ mod tests {
         core.take_split_off(new, &mut actions);
         let mut sizes = vec![core.unused_bytes()];
         assert!(sizes[0] > 1 << 20, "{sizes:?}");
-        while !core.context.unused.is_empty() {
+        while !core.context.memory.unused.is_empty() {
             core.step(now, Event::Turn, &mut actions);
             sizes.push(core.unused_bytes());
         }

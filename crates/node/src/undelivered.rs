@@ -128,7 +128,7 @@ impl Core {
     /// Output that the host has handed to the system needs no care any more.
     pub(crate) fn forget_delivered(&mut self) {
         let sessions = &self.sessions;
-        self.deliveries.retain(|id, delivery| {
+        self.waits.deliveries.retain(|id, delivery| {
             sessions.get(*id).is_some_and(|session| {
                 let handed = session.flow.flushed_bytes.saturating_sub(session.flow.backlog_bytes as u64);
                 handed <= delivery.start
@@ -141,7 +141,7 @@ impl Core {
         let Some(session) = self.sessions.get(id) else { return };
         let handed = session.flow.flushed_bytes.saturating_sub(unsent_bytes);
         if let Some(Delivery { orphan, ticket, reply, .. }) =
-            self.deliveries.remove(&id).filter(|delivery| handed <= delivery.start)
+            self.waits.deliveries.remove(&id).filter(|delivery| handed <= delivery.start)
         {
             self.return_taken((id, ticket), orphan, &reply, actions);
         }
@@ -151,7 +151,7 @@ impl Core {
             && takes_away(name)
         {
             self.sessions.expect_for_orphan(id, ticket, protocol);
-            self.orphans.insert((id, ticket), Orphan::new(name, words, protocol));
+            self.waits.orphans.insert((id, ticket), Orphan::new(name, words, protocol));
         }
     }
 
@@ -160,7 +160,7 @@ impl Core {
         let answers = self.sessions.take_orphans_answers();
         let any = !answers.is_empty();
         for (at, answer) in answers {
-            let Some(mut orphan) = self.orphans.remove(&at) else { continue };
+            let Some(mut orphan) = self.waits.orphans.remove(&at) else { continue };
             let now = self.now.instant;
             match orphan.returning {
                 None => self.return_taken(at, orphan, &answer, actions),
@@ -174,7 +174,7 @@ impl Core {
                 }
                 Some(since) if may_be_repeated(&answer) && now.since(since) < limits::RETURN_MAX => {
                     orphan.retry_at = Some(now + limits::RETURN_RETRY);
-                    self.orphans.insert(at, orphan);
+                    self.waits.orphans.insert(at, orphan);
                 }
                 Some(_) => {
                     let line = format!(
@@ -192,12 +192,13 @@ impl Core {
 
     /// Asks once more to put back what could not be put back before.
     pub(crate) fn pass_time_for_orphans(&mut self, actions: &mut Vec<Action>) {
-        if self.orphans.is_empty() {
+        if self.waits.orphans.is_empty() {
             return;
         }
         let now = self.now.instant;
         let is_due = |orphan: &&mut Orphan| orphan.retry_at.is_some_and(|at| at <= now);
-        let due: Vec<_> = self.orphans.iter_mut().filter(|(_, orphan)| is_due(orphan)).map(|(at, _)| *at).collect();
+        let due: Vec<_> =
+            self.waits.orphans.iter_mut().filter(|(_, orphan)| is_due(orphan)).map(|(at, _)| *at).collect();
         for at in due {
             self.submit_for_orphan(at, actions);
         }
@@ -205,20 +206,20 @@ impl Core {
 
     /// When that is next.
     pub(crate) fn next_orphan_wake(&self) -> Option<Instant> {
-        self.orphans.values().filter_map(|orphan| orphan.retry_at).min()
+        self.waits.orphans.values().filter_map(|orphan| orphan.retry_at).min()
     }
 
     fn return_taken(&mut self, at: (SessionId, u64), mut orphan: Orphan, reply: &[u8], actions: &mut Vec<Action>) {
         let Some(words) = request_to_return(&orphan.words, reply) else { return };
         orphan.words = words;
         orphan.returning = Some(self.now.instant);
-        self.orphans.insert(at, orphan);
+        self.waits.orphans.insert(at, orphan);
         self.submit_for_orphan(at, actions);
     }
 
     fn submit_for_orphan(&mut self, at: (SessionId, u64), actions: &mut Vec<Action>) {
         let (id, ticket) = at;
-        let Some(orphan) = self.orphans.get_mut(&at) else { return };
+        let Some(orphan) = self.waits.orphans.get_mut(&at) else { return };
         let (words, protocol) = (orphan.words.clone(), orphan.protocol);
         let mut spans: Vec<Span> = Vec::new();
         let (_, args) = Reader::new(&words).words(&mut spans);
@@ -226,7 +227,7 @@ impl Core {
         let Groups::One(group) = self.groups_of(command, args) else { unreachable!("it names one key") };
         let must_wait = self.has_no_quorum(group);
         let now = self.now.instant;
-        let orphan = self.orphans.get_mut(&at).expect("just seen");
+        let orphan = self.waits.orphans.get_mut(&at).expect("just seen");
         orphan.retry_at = must_wait.then_some(now + limits::RETURN_RETRY);
         if must_wait {
             return;

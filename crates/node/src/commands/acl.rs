@@ -67,7 +67,7 @@ pub(super) const ACL: ControlCommand = ControlCommand {
             summary: "Shows all users with their rules, as in a file of users.",
             complexity: "O(N). Where N is the number of configured users.",
             ..admin("list", 2, |local, _, writer| {
-                let users = &local.core.users;
+                let users = &local.core.access.users;
                 writer.array(users.iter().len());
                 for user in users.iter() {
                     writer.bulk(&[b"user ", user.name.as_slice(), b" ", &user.describe()].concat());
@@ -111,8 +111,8 @@ pub(super) const ACL: ControlCommand = ControlCommand {
             summary: "Lists the names of all users.",
             complexity: "O(N). Where N is the number of configured users.",
             ..admin("users", 2, |local, _, writer| {
-                writer.array(local.core.users.iter().len());
-                for user in local.core.users.iter() {
+                writer.array(local.core.access.users.iter().len());
+                for user in local.core.access.users.iter() {
                     writer.bulk(&user.name);
                 }
                 Ok(())
@@ -172,8 +172,8 @@ fn genpass(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcom
     let digits = (bits as usize).div_ceil(4);
     let mut password = String::new();
     while password.len() < digits {
-        local.core.secret_count += 1;
-        let (core, counter) = (local.core.core.0.to_le_bytes(), local.core.secret_count.to_le_bytes());
+        local.core.access.secret_count += 1;
+        let (core, counter) = (local.core.core.0.to_le_bytes(), local.core.access.secret_count.to_le_bytes());
         let parts = [local.core.process.secret.as_slice(), &core, &counter];
         password += &hexadecimal(&sha256(&parts.concat()));
     }
@@ -183,7 +183,7 @@ fn genpass(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcom
 }
 
 fn getuser(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
-    let Some(user) = local.core.users.get(args.at(2)) else {
+    let Some(user) = local.core.access.users.get(args.at(2)) else {
         writer.null();
         return Ok(());
     };
@@ -217,7 +217,7 @@ fn write_selector(selector: &Selector, writer: &mut Writer) {
 
 fn dryrun(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
     let text = |word: &[u8]| String::from_utf8_lossy(word).into_owned();
-    let user = local.core.users.get(args.at(2));
+    let user = local.core.access.users.get(args.at(2));
     let user = user.ok_or_else(|| Refusal::new(format!("ERR User '{}' not found", text(args.at(2)))))?;
     let command = args.from(3);
     let known =
@@ -300,7 +300,7 @@ pub(super) fn change_users(core: &mut Core, change: &Change) -> Answer {
     if core.context.core.0 != 0 {
         return Answer::Done;
     }
-    let mut users = Users::clone(&core.context.users);
+    let mut users = Users::clone(&core.context.access.users);
     let mut count = 0;
     match change {
         Change::Set { name, rules } => {
@@ -325,7 +325,7 @@ pub(super) fn users_file(core: &mut Core, step: &UsersFile, actions: &mut Vec<Ac
     let Some(outcome) = core.take_file_outcome() else {
         if core.begin_file_work() {
             let step = match step {
-                UsersFile::Save(_) => UsersFile::Save(core.context.users.to_file()),
+                UsersFile::Save(_) => UsersFile::Save(core.context.access.users.to_file()),
                 step => step.clone(),
             };
             let path = match step {
@@ -357,7 +357,7 @@ pub(super) fn users_file(core: &mut Core, step: &UsersFile, actions: &mut Vec<Ac
         (UsersFile::Load, Ok(text)) => match Users::from_file(&name, &text, core.context.settings.all_channels) {
             Err(why) => Answer::Refused(format!("ERR {why}")),
             Ok(mut users) => {
-                users.version = core.context.users.version + 1;
+                users.version = core.context.access.users.version + 1;
                 let users = Arc::new(users);
                 // In a cluster it is said to all nodes, and not to this one alone.
                 if !core.context.shares_users() {

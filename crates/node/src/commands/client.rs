@@ -238,7 +238,7 @@ fn kill_question(local: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refu
             b"type" => filter.kind = Some(parse_type(value)?),
             b"addr" => filter.address = Some(text(value)),
             b"laddr" => filter.local_address = Some(text(value)),
-            b"user" if local.core.users.get(value).is_some() => filter.user = Some(value.to_vec()),
+            b"user" if local.core.access.users.get(value).is_some() => filter.user = Some(value.to_vec()),
             b"user" => return Err(Refusal::new(format!("ERR No such user '{}'", text(value)))),
             b"maxage" => {
                 let seconds = number(value)

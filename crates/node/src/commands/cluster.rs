@@ -389,7 +389,7 @@ fn leaders(core: &Context) -> impl Iterator<Item = (GroupId, NodeId)> {
 }
 
 fn link_to(core: &Context, node: NodeId) -> Option<&LinkReport> {
-    core.report.links.iter().find(|link| link.node == node && link.lane == Lane::Log)
+    core.host.report.links.iter().find(|link| link.node == node && link.lane == Lane::Log)
 }
 
 fn info(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
@@ -405,7 +405,7 @@ pub(crate) fn info_text(core: &Context) -> String {
     let failing = SLOT_COUNT as u32 - served;
     let is_whole = failing == 0 && !core.is_expelled;
     let epoch = core.routes.iter().map(|route| route.term).max().unwrap_or(0);
-    let sent: u64 = core.report.links.iter().map(|link| link.message_count).sum();
+    let sent: u64 = core.host.report.links.iter().map(|link| link.message_count).sum();
     format!(
         "cluster_state:{}\r\ncluster_slots_assigned:{SLOT_COUNT}\r\ncluster_slots_ok:{served}\r\n\
          cluster_slots_pfail:0\r\ncluster_slots_fail:{failing}\r\ncluster_known_nodes:{}\r\ncluster_size:{}\r\n\
@@ -522,7 +522,7 @@ fn links(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
     let core = &*local.core;
     check_enabled(core)?;
     let started_ms = core.process.started.0;
-    let up: Vec<_> = core.report.links.iter().filter(|link| link.is_up).collect();
+    let up: Vec<_> = core.host.report.links.iter().filter(|link| link.is_up).collect();
     // Each of two nodes has a connection of its own to the other one; clients pair them.
     writer.array(up.len() * 2);
     for link in up {

@@ -108,9 +108,9 @@ const REWRITE: ControlCommand = ControlCommand {
         "rewrite",
         2,
         |local, _| {
-            let Context { settings, users, .. } = local.core;
+            let Context { settings, access, .. } = local.core;
             // Users that have a file of their own are saved there.
-            let users = settings.get("aclfile").is_empty().then(|| Arc::clone(users));
+            let users = settings.get("aclfile").is_empty().then(|| Arc::clone(&access.users));
             Ok(Question::UsersFile(UsersFile::Rewrite { settings: Arc::clone(settings), users }))
         },
         super::join_done,

@@ -90,7 +90,7 @@ pub(super) const RESET: ControlCommand = ControlCommand {
     since: "6.2.0",
     summary: "Resets the connection to the state in which it was opened.",
     ..connection("reset", 1, |local, _, writer| {
-        let user = Arc::clone(local.core.users.default_user());
+        let user = Arc::clone(local.core.access.users.default_user());
         let session = &mut *local.session;
         local.core.pubsub.forget(session);
         local.core.monitors.remove(session.id);
@@ -124,7 +124,7 @@ pub(super) const AUTH: ControlCommand = ControlCommand {
 
 fn auth(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
     let (user, password) = match args.len() {
-        2 if local.core.users.default_user().is_open => {
+        2 if local.core.access.users.default_user().is_open => {
             return Err(Refusal::new(
                 "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
                  configuration is correct?",
@@ -140,7 +140,7 @@ fn auth(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
 }
 
 fn authenticate(local: &mut Local<'_>, args: Args<'_>, name: &[u8], password: &[u8]) -> Outcome {
-    if let Some(user) = local.core.users.get(name)
+    if let Some(user) = local.core.access.users.get(name)
         && user.accepts(password)
     {
         local.session.user = Arc::clone(user);
@@ -151,7 +151,7 @@ fn authenticate(local: &mut Local<'_>, args: Args<'_>, name: &[u8], password: &[
     let place = if local.is_in_transaction { Where::Transaction } else { Where::TopLevel };
     let client = describe(local.session, local.core, local.now);
     let entry = LogEntry::new(denial, place, name, local.now.unix, client);
-    local.core.acl_log.push(entry, local.core.settings.acl_log_count_max);
+    local.core.access.log.push(entry, local.core.settings.acl_log_count_max);
     Err(Refusal::WRONG_PASS)
 }
 
@@ -191,7 +191,7 @@ fn hello(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome 
     if let Some((user, password)) = credentials {
         authenticate(local, args, user, password)?;
     }
-    if !local.session.is_authenticated && !local.core.users.default_user().needs_no_password() {
+    if !local.session.is_authenticated && !local.core.access.users.default_user().needs_no_password() {
         return Err(Refusal::new(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> \
              <pass> option can be used to authenticate the client and select the RESP protocol version at the same time",

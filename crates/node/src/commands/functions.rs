@@ -40,7 +40,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
         complexity: "O(N) for N bytes of code.",
         flags: &[Flag::Noscript],
         ..local("dump", 2, |local, _, writer| {
-            writer.bulk(&libraries::dump(&local.core.libraries));
+            writer.bulk(&libraries::dump(&local.core.scripting.libraries));
             Ok(())
         })
     },
@@ -132,7 +132,8 @@ fn list(local: &mut super::Local<'_>, args: resp::Args<'_>, writer: &mut resp::W
         }
     }
     let is_wanted = |name: &str| pattern.is_none_or(|pattern| keyspace::glob::matches(pattern, name.as_bytes()));
-    let wanted: Vec<_> = local.core.libraries.iter().filter(|loaded| is_wanted(&loaded.library.name)).collect();
+    let wanted: Vec<_> =
+        local.core.scripting.libraries.iter().filter(|loaded| is_wanted(&loaded.library.name)).collect();
     writer.array(wanted.len());
     for loaded in wanted {
         writer.map(if with_code { 4 } else { 3 });
@@ -191,8 +192,8 @@ fn stats(
     writer.bulk(b"LUA");
     writer.map(2);
     writer.bulk(b"libraries_count");
-    writer.count(local.core.libraries.len());
+    writer.count(local.core.scripting.libraries.len());
     writer.bulk(b"functions_count");
-    writer.count(local.core.libraries.function_count());
+    writer.count(local.core.scripting.libraries.function_count());
     Ok(())
 }

@@ -66,7 +66,7 @@ pub(super) const HOTKEYS: ControlCommand = ControlCommand {
 
 /// What the process has used of processors so far: for its own work, and in the system.
 fn cpu_us(local: &Local<'_>) -> (u64, u64) {
-    (local.core.report.cpu_user_us, local.core.report.cpu_system_us)
+    (local.core.host.report.cpu_user_us, local.core.host.report.cpu_system_us)
 }
 
 fn is(word: &[u8], name: &str) -> bool {

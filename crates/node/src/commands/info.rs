@@ -144,7 +144,7 @@ fn human(bytes: u64) -> String {
 
 /// What is kept for a second site, who follows, and how the cluster is that this one follows.
 fn write_site(core: &Context, line: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
-    let site = &core.report.site;
+    let site = &core.host.report.site;
     line("site_backlog", if site.keeps_backlog { &"on" } else { &"off" });
     if site.keeps_backlog {
         line("site_backlog_bytes", &site.backlog_bytes);
@@ -191,7 +191,7 @@ fn ratio(raw_bytes: u64, carried_bytes: u64) -> String {
 }
 
 fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], text: &mut String) {
-    let (process, settings, report) = (&core.process, &core.settings, &core.report);
+    let (process, settings, report) = (&core.process, &core.settings, &core.host.report);
     let groups = || figures.iter().flat_map(|figures| &figures.groups);
     let mut title = section.to_owned();
     title[..1].make_ascii_uppercase();
@@ -250,7 +250,7 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             line("used_memory_human", &human(used));
             line("used_memory_rss", &report.resident_bytes);
             line("used_memory_rss_human", &human(report.resident_bytes));
-            let peak = core.peak_memory_bytes.max(used);
+            let peak = core.memory.peak_bytes.max(used);
             line("used_memory_peak", &peak);
             line("used_memory_peak_human", &human(peak));
             line("used_memory_peak_perc", &format!("{:.2}%", used as f64 * 100.0 / peak.max(1) as f64));
@@ -258,15 +258,15 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             line("used_memory_dataset", &keyspaces);
             line("used_memory_dataset_perc", &format!("{:.2}%", keyspaces as f64 * 100.0 / used.max(1) as f64));
             let lua: u64 = figures.iter().map(|figures| figures.lua_bytes).sum();
-            let cached = core.scripts.bytes() as u64 * u64::from(core.core_count);
+            let cached = core.scripting.cache.bytes() as u64 * u64::from(core.core_count);
             line("used_memory_lua", &lua);
             line("used_memory_vm_eval", &lua);
             line("used_memory_lua_human", &human(lua));
             line("used_memory_scripts_eval", &cached);
-            line("number_of_cached_scripts", &core.scripts.len());
+            line("number_of_cached_scripts", &core.scripting.cache.len());
             line("used_memory_vm_functions", &0);
-            line("number_of_functions", &core.libraries.function_count());
-            line("number_of_libraries", &core.libraries.len());
+            line("number_of_functions", &core.scripting.libraries.function_count());
+            line("number_of_libraries", &core.scripting.libraries.len());
             line("used_memory_vm_total", &lua);
             line("used_memory_vm_total_human", &human(lua));
             line("used_memory_scripts", &cached);
@@ -347,7 +347,7 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
             line("unexpected_error_replies", &0);
             line("latest_fork_usec", &0);
             line("total_forks", &0);
-            line("migrate_cached_sockets", &core.report.migrate_line_count);
+            line("migrate_cached_sockets", &core.host.report.migrate_line_count);
             line("slave_expires_tracked_keys", &0);
             for counted in ["hits", "misses", "key_hits", "key_misses"] {
                 line(&format!("active_defrag_{counted}"), &0);
@@ -448,7 +448,7 @@ fn write_persistence(
     figures: &[Figures],
     line: &mut dyn FnMut(&str, &dyn std::fmt::Display),
 ) {
-    let journal = &core.report.journal;
+    let journal = &core.host.report.journal;
     let groups = || figures.iter().flat_map(|figures| &figures.groups);
     let loading = groups().any(|group| group.standing == "loading");
     let began = groups().filter_map(|group| group.checkpoint_began).min();
@@ -484,7 +484,7 @@ fn write_persistence(
     line("module_fork_in_progress", &0);
     line("module_fork_last_cow_size", &0);
     line("aof_last_bgrewrite_status", &"ok");
-    line("aof_last_write_status", &if matches!(core.room, crate::event::Room::Enough) { "ok" } else { "err" });
+    line("aof_last_write_status", &if matches!(core.host.room, crate::event::Room::Enough) { "ok" } else { "err" });
     line("aof_current_size", &journal.kept_bytes);
     line("aof_base_size", &0);
     line("aof_pending_rewrite", &0);
@@ -514,7 +514,7 @@ fn write_persistence(
     line("checkpoint_waiting_groups", &waiting);
     let first = core.neighbours.checkpoints_first(core.node).filter(|_| waiting > 0);
     line("checkpoint_waits_for_node", &first.map(|node| node.0.to_string()).unwrap_or_default());
-    if let Some(backups) = &core.report.backups {
+    if let Some(backups) = &core.host.report.backups {
         let age_s = (now.unix.0 - backups.newest_unix.0) / 1_000;
         line("backup_maker", &u8::from(backups.is_own));
         line("backup_in_progress", &u8::from(backups.is_running));
@@ -524,7 +524,7 @@ fn write_persistence(
         line("backups_failed", &backups.failed_count);
         line("backup_last_fault", &backups.fault.replace(['\r', '\n'], " "));
     }
-    let archive = &core.report.archive;
+    let archive = &core.host.report.archive;
     line(
         "archive_state",
         &match archive {

@@ -163,7 +163,7 @@ const DOCTOR: ControlCommand = ControlCommand {
 
 fn doctor(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
     let delays = join_delays(answers);
-    let journal = &local.core.report.journal;
+    let journal = &local.core.host.report.journal;
     let settings = &local.core.settings;
     let mut text = format!(
         "The log has been synced {} times, in {} microseconds on average and {} at most, the last time in {}.\n\

@@ -429,9 +429,9 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             Answer::Done
         }
         Question::UsersFile(step) => return acl::users_file(core, step, actions),
-        Question::AclLog => Answer::AclLog(core.context.acl_log.entries()),
+        Question::AclLog => Answer::AclLog(core.context.access.log.entries()),
         Question::ResetAclLog => {
-            core.context.acl_log.clear();
+            core.context.access.log.clear();
             Answer::Done
         }
         Question::ResetStatistics => {
@@ -447,7 +447,7 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             Answer::Done
         }
         Question::LetScriptsDebug(may) => {
-            core.context.scripts_may_debug = *may;
+            core.context.scripting.may_debug = *may;
             Answer::Done
         }
         Question::StartHot(plan) => {
@@ -470,7 +470,7 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             Answer::Done
         }
         Question::Slowlog => Answer::Slowlog(core.context.slowlog.entries()),
-        Question::Timeline => Answer::Timeline(core.context.timeline.iter().cloned().collect()),
+        Question::Timeline => Answer::Timeline(core.context.history.timeline.iter().cloned().collect()),
         Question::ResetSlowlog => {
             core.context.slowlog.clear();
             Answer::Done
@@ -481,7 +481,7 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             Err(refusal) => Answer::Refused(refusal.text().to_owned()),
         },
         Question::ForgetScripts => {
-            core.context.scripts.clear();
+            core.context.scripting.cache.clear();
             core.runner.forget_scripts();
             Answer::Done
         }

@@ -167,7 +167,7 @@ fn join(local: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mu
     }
     let figures = figures_of(answers);
     let keys: u64 = figures.iter().flat_map(|figures| &figures.databases).map(|(keys, ..)| keys).sum();
-    let functions = local.core.libraries.len();
+    let functions = local.core.scripting.libraries.len();
     if keys > 0 || functions > 0 {
         return Err(Refusal::new(format!(
             "ERR This node has data of its own, {keys} keys and {functions} libraries of functions: only an empty one can \
@@ -388,7 +388,7 @@ pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut 
             write_followers(core, &replicas, line);
         }
     }
-    let following = &core.report.following;
+    let following = &core.host.report.following;
     // By itself a node has nothing else to count for others than that stream.
     let tells_stream = !core.is_clustered && !following.id.is_empty();
     line("master_failover_state", &"no-failover");
@@ -408,7 +408,7 @@ pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut 
 
 /// Nodes that are given what this one leads, and replicas of other kinds.
 fn write_followers(core: &Context, replicas: &[Replica<'_>], line: &mut dyn FnMut(&str, &dyn Display)) {
-    let followers = &core.report.following.followers;
+    let followers = &core.host.report.following.followers;
     line("connected_slaves", &(replicas.len() + followers.len()));
     for (number, replica) in replicas.iter().enumerate() {
         let Replica { host, port, state, offset, lag_s } = replica;
@@ -426,10 +426,10 @@ fn write_followers(core: &Context, replicas: &[Replica<'_>], line: &mut dyn FnMu
 /// INFO cluster.
 pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn FnMut(&str, &dyn Display)) {
     line("cluster_enabled", &u8::from(core.settings.cluster_enabled));
-    line("cluster_level", &core.level);
-    line("cluster_level_lowest", &core.levels.lowest);
-    line("cluster_level_highest", &core.levels.highest);
-    let behind = groups_of(figures).filter(|own| !is_elsewhere(own) && own.level < core.level).count();
+    line("cluster_level", &core.levels.in_force);
+    line("cluster_level_lowest", &core.levels.known.lowest);
+    line("cluster_level_highest", &core.levels.known.highest);
+    let behind = groups_of(figures).filter(|own| !is_elsewhere(own) && own.level < core.levels.in_force).count();
     line("cluster_groups_below_level", &behind);
     if !core.is_clustered {
         return;
@@ -474,7 +474,7 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn 
             );
         }
     }
-    for link in core.report.links.iter().filter(|link| link.lane == Lane::Log) {
+    for link in core.host.report.links.iter().filter(|link| link.lane == Lane::Log) {
         line(
             &format!("cluster_link_node{}", link.node.0),
             &format!(
@@ -503,7 +503,7 @@ fn is_elsewhere(own: &GroupFigures) -> bool {
 }
 
 fn link_of(core: &Context, node: NodeId) -> Option<&LinkReport> {
-    core.report.links.iter().find(|link| link.node == node && link.lane == Lane::Log)
+    core.host.report.links.iter().find(|link| link.node == node && link.lane == Lane::Log)
 }
 
 fn is_linked(core: &Context, node: NodeId) -> bool {
@@ -526,7 +526,7 @@ fn role(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut W
         return Ok(());
     }
     let replicas = overview.replicas();
-    let following = &local.core.report.following;
+    let following = &local.core.host.report.following;
     let tells_stream = !local.core.is_clustered && !following.id.is_empty();
     writer.array(3);
     writer.bulk(b"master");
@@ -605,7 +605,7 @@ fn cluster(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mu
     let overview = Overview::of(core, &figures);
     let mut fields = Fields::new(writer, 9);
     fields.node("node", Some(core.node));
-    fields.number("level", u64::from(core.level.0));
+    fields.number("level", u64::from(core.levels.in_force.0));
     fields.text("cluster", &format!("{:032x}", core.process.cluster));
     fields.flag("clustered", core.is_clustered);
     fields.number("replicas", core.settings.replica_count as u64);
@@ -688,7 +688,7 @@ fn wanted_count(args: Args<'_>) -> Result<usize, Refusal> {
 
 fn stalls(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
     let count = wanted_count(args)?;
-    let stalls = &local.core.report.stalls;
+    let stalls = &local.core.host.report.stalls;
     let told: Vec<_> = stalls.iter().rev().take(count).collect();
     let mut fields = Fields::new(writer, 4);
     fields.number("count", stalls.count);
@@ -746,7 +746,7 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
     };
     let mut fields = Fields::new(writer, 16);
     fields.node("id", Some(node));
-    let levels = if is_own { Some(core.levels) } else { core.known_levels.get(&node).copied() };
+    let levels = if is_own { Some(core.levels.known) } else { core.levels.of_nodes.get(&node).copied() };
     fields.number("level_lowest", levels.map_or(0, |levels| u64::from(levels.lowest.0)));
     fields.number("level_highest", levels.map_or(0, |levels| u64::from(levels.highest.0)));
     fields.text("name", &name_of(node));

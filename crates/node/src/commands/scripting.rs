@@ -114,7 +114,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
         ..local("exists", -3, |local, args, writer| {
             writer.array(args.len() - 2);
             for name in args.iter().skip(2) {
-                writer.integer(i64::from(local.core.scripts.named(name).is_some()));
+                writer.integer(i64::from(local.core.scripting.cache.named(name).is_some()));
             }
             Ok(())
         })
@@ -194,7 +194,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
         syntax: "sha1",
         flags: &[Flag::Noscript],
         ..local("show", 3, |local, args, writer| {
-            let script = local.core.scripts.named(args.at(2)).ok_or_else(crate::evaluate::no_script)?;
+            let script = local.core.scripting.cache.named(args.at(2)).ok_or_else(crate::evaluate::no_script)?;
             writer.bulk(&script.text);
             Ok(())
         })

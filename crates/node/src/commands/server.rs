@@ -309,7 +309,7 @@ pub(super) const MEMORY: ControlCommand = ControlCommand {
             summary: "Shows what the allocator has given out, and what it holds.",
             tips: &["nondeterministic_output", "request_policy:all_shards", "response_policy:special"],
             ..local("malloc-stats", 2, |local, _, writer| {
-                let report = &local.core.report;
+                let report = &local.core.host.report;
                 let text = format!(
                     "___ Begin jemalloc statistics ___\nAllocated: {}, active: {}, resident: {}\n\
                      --- End jemalloc statistics ---\n",
@@ -352,13 +352,13 @@ fn memory_stats(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer
     use Measure::{Count, Difference, Ratio};
     let figures = figures_of(answers);
     let core = &*local.core;
-    let report = &core.report;
+    let report = &core.host.report;
     let sum = |field: fn(&super::question::Figures) -> u64| figures.iter().map(field).sum::<u64>();
     let keys: u64 = figures.iter().flat_map(|figures| &figures.databases).map(|(keys, ..)| keys).sum();
     let dataset = sum(|figures| figures.keyspace_bytes);
     // The host measures once a second; what has changed since is known for keys.
     let used = (report.used_memory_bytes + dataset).saturating_sub(sum(|figures| figures.reported_keyspace_bytes));
-    let peak = core.peak_memory_bytes.max(used);
+    let peak = core.memory.peak_bytes.max(used);
     let links: u64 = report.links.iter().map(|link| link.waiting_bytes).sum();
     let lua = sum(|figures| figures.lua_bytes);
     let percent = |part: u64, whole: u64| Ratio(part as f64 * 100.0 / whole.max(1) as f64);
@@ -413,7 +413,7 @@ fn memory_doctor(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, write
     /// Below this, ratios of memory say nothing.
     const LITTLE_BYTES: u64 = 5 << 20;
     let figures = figures_of(answers);
-    let report = &local.core.report;
+    let report = &local.core.host.report;
     let used = report.used_memory_bytes;
     let dataset: u64 = figures.iter().map(|figures| figures.keyspace_bytes).sum();
     let sessions: u64 = figures.iter().map(|figures| figures.session_bytes).sum();
@@ -421,7 +421,7 @@ fn memory_doctor(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, write
     if dataset < LITTLE_BYTES {
         text.push_str("The data take less than 5 MiB: too little to tell anything of how memory is used.\n");
     } else {
-        let peak = local.core.peak_memory_bytes;
+        let peak = local.core.memory.peak_bytes;
         let found = [
             (peak > used + used / 2, "Peak: more than 150% of what is used now was used before."),
             (

@@ -38,7 +38,7 @@ impl Core {
         // A node that this one has heard of speaks for itself. Others may wish to be taken in by this one.
         if own_node != node && is_alone {
             let serves = self.group_mut(GroupId(0)).is_none_or(|group| group.standing() == Standing::Serving);
-            if !is_first_hand || !serves && self.acquaintances.knows(node) {
+            if !is_first_hand || !serves && self.meeting.acquaintances.knows(node) {
                 if !serves {
                     self.get_acquainted(from, node, member, actions);
                 }
@@ -49,7 +49,7 @@ impl Core {
         if known.is_some_and(|known| known.is_found_as(member) || known.is_removed) {
             if is_first_hand {
                 // It may have been elsewhere meanwhile.
-                if self.found.remove(&node).is_some() {
+                if self.meeting.found.remove(&node).is_some() {
                     self.meet_all(actions);
                 }
                 self.introduce_all_to(node, actions);
@@ -86,8 +86,8 @@ impl Core {
     pub(super) fn call_elsewhere(&mut self, node: NodeId, member: &Member, actions: &mut Vec<Action>) {
         let Some(known) = self.context.roster.get(node) else { return };
         let found = (known.cluster_address.clone(), Member { zone: known.zone.clone(), ..member.clone() });
-        if known.cluster_address != member.cluster_address && self.found.get(&node) != Some(&found) {
-            self.found.insert(node, found);
+        if known.cluster_address != member.cluster_address && self.meeting.found.get(&node) != Some(&found) {
+            self.meeting.found.insert(node, found);
             self.meet_all(actions);
         }
     }
@@ -95,11 +95,11 @@ impl Core {
     /// The host is told where the nodes are found.
     pub(super) fn meet_all(&mut self, actions: &mut Vec<Action>) {
         let roster = Arc::clone(&self.context.roster);
-        self.found.retain(|node, (known, _)| {
+        self.meeting.found.retain(|node, (known, _)| {
             roster.get(*node).is_some_and(|member| member.cluster_address == *known && !member.is_removed)
         });
         let place = |(node, member): (NodeId, &Member)| {
-            (node, self.found.get(&node).map_or(member, |(_, member)| member).clone())
+            (node, self.meeting.found.get(&node).map_or(member, |(_, member)| member).clone())
         };
         actions.push(Action::Peers(roster.all().map(place).collect()));
     }
@@ -110,10 +110,10 @@ impl Core {
     pub(super) fn introduce_all_to(&mut self, node: NodeId, actions: &mut Vec<Action>) {
         let (own, now) = (self.context.node, self.now.instant);
         let is_told = |last: &Instant| now.since(*last) < limits::ANNOUNCE_INTERVAL;
-        if self.introduced.get(&node).is_some_and(is_told) {
+        if self.meeting.introduced.get(&node).is_some_and(is_told) {
             return;
         }
-        self.introduced.insert(node, now);
+        self.meeting.introduced.insert(node, now);
         let is_found = self.context.neighbours.hears(node);
         let is_news = |other: NodeId| other != node && !(is_found && other == own);
         for (other, member) in self.context.roster.present().filter(|(other, _)| is_news(*other)) {
@@ -125,10 +125,10 @@ impl Core {
     /// A node that joins hears of another one, which it can talk to from now on.
     pub(super) fn get_acquainted(&mut self, from: NodeId, node: NodeId, member: &Member, actions: &mut Vec<Action>) {
         let (is_forsaken, now) = (self.is_forsaken(), self.now.instant);
-        if self.acquaintances.hear(from, (node, member), is_forsaken, now) {
+        if self.meeting.acquaintances.hear(from, (node, member), is_forsaken, now) {
             // A node that is not among them is linked no longer. The one that this node asked to join is among them
             // from the start.
-            actions.push(Action::Peers(self.acquaintances.places()));
+            actions.push(Action::Peers(self.meeting.acquaintances.places()));
         }
     }
 
@@ -148,7 +148,7 @@ impl Core {
         }
         if let Some(level) = self.group_mut(crate::levels::HOME).and_then(Group::take_level) {
             // The roster below is looked at with it.
-            self.context.level = self.context.level.max(level);
+            self.context.levels.in_force = self.context.levels.in_force.max(level);
             for core in (0..self.context.core_count).map(CoreId) {
                 self.outbox.push(self.context.core, core, Mail::Level(level));
             }
@@ -162,18 +162,20 @@ impl Core {
             self.context.take_roster(roster);
             self.meet_all(actions);
         }
-        if self.now.instant < self.announce_at {
+        if self.now.instant < self.meeting.announce_at {
             return;
         }
-        self.announce_at = self.now.instant + limits::ANNOUNCE_INTERVAL;
+        self.meeting.announce_at = self.now.instant + limits::ANNOUNCE_INTERVAL;
         let neighbours = &self.context.neighbours;
-        if self.context.roster.is_empty() && self.acquaintances.look(self.now.instant, |node| neighbours.hears(node)) {
-            actions.push(Action::Peers(self.acquaintances.places()));
+        if self.context.roster.is_empty()
+            && self.meeting.acquaintances.look(self.now.instant, |node| neighbours.hears(node))
+        {
+            actions.push(Action::Peers(self.meeting.acquaintances.places()));
         }
         let (node, own) = (self.context.node, self.context.own_as_announced());
         let roster = Arc::clone(&self.context.roster);
         let is_known = roster.get(node).is_some_and(|known| known.is_found_as(&own) || known.is_removed);
-        let is_by_itself = roster.is_empty() && !self.acquaintances.has_named();
+        let is_by_itself = roster.is_empty() && !self.meeting.acquaintances.has_named();
         let is_expelled = self.context.is_expelled;
         let Some(group) = self.group_mut(GroupId(0)) else { return };
         if group.standing() == Standing::Serving {
@@ -193,14 +195,15 @@ impl Core {
             Standing::Follower(leader) => self.context.neighbours.hears(leader),
             Standing::Leaderless => false,
         };
-        self.leaderless_since = if hears_leader { None } else { self.leaderless_since.or(Some(self.now.instant)) };
+        self.meeting.leaderless_since =
+            if hears_leader { None } else { self.meeting.leaderless_since.or(Some(self.now.instant)) };
         let is_forsaken = self.is_forsaken();
         if is_known && !is_forsaken || is_by_itself || is_expelled {
             return;
         }
         if is_forsaken {
             // All who are there are told, by all who are.
-            self.announce_at = self.now.instant + limits::FORSAKEN_INTERVAL;
+            self.meeting.announce_at = self.now.instant + limits::FORSAKEN_INTERVAL;
         }
         match standing {
             Standing::Serving => {
@@ -211,14 +214,14 @@ impl Core {
             Standing::Follower(leader) if !is_forsaken => {
                 self.announce_to(leader, actions);
                 // There may be no link to it yet; those who are linked say where it is.
-                let others = if roster.is_empty() { self.acquaintances.nodes() } else { Vec::new() };
+                let others = if roster.is_empty() { self.meeting.acquaintances.nodes() } else { Vec::new() };
                 others.into_iter().filter(|other| *other != leader).for_each(|other| self.announce_to(other, actions));
             }
             Standing::Loading => {}
             Standing::Follower(_) | Standing::Leaderless => {
                 let known = roster.present().map(|(other, _)| other).filter(|other| *other != node);
-                let heard_of = self.acquaintances.named();
-                let heard_of = if roster.is_empty() { self.acquaintances.nodes() } else { heard_of };
+                let heard_of = self.meeting.acquaintances.named();
+                let heard_of = if roster.is_empty() { self.meeting.acquaintances.nodes() } else { heard_of };
                 for other in known.chain(heard_of).collect::<BTreeSet<_>>() {
                     self.announce_to(other, actions);
                 }
@@ -229,7 +232,7 @@ impl Core {
     /// True if this node has heard no leader of the metadata for a while.
     pub(super) fn is_forsaken(&self) -> bool {
         let is_silence = |since: Instant| self.now.instant.since(since) >= limits::FORSAKEN_AFTER;
-        self.leaderless_since.is_some_and(is_silence)
+        self.meeting.leaderless_since.is_some_and(is_silence)
     }
 
     pub(super) fn announce_to(&self, to: NodeId, actions: &mut Vec<Action>) {

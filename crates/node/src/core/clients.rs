@@ -34,7 +34,7 @@ impl Core {
 
     pub(super) fn open(&mut self, session: SessionId, peer: crate::event::Peer, actions: &mut Vec<Action>) {
         let settings = &self.context.settings;
-        let default = self.context.users.default_user();
+        let default = self.context.access.users.default_user();
         let is_refused = settings.protected_mode && default.is_open && !peer.is_local;
         let user = if peer.is_host { Arc::new(User::default_user()) } else { Arc::clone(default) };
         self.sessions.open(session, peer, self.now, user);
@@ -85,7 +85,7 @@ impl Core {
 
     /// Looks after clients that have had too much output waiting for a while.
     pub(super) fn check_soft_limits(&mut self) {
-        for id in std::mem::take(&mut self.over_soft) {
+        for id in std::mem::take(&mut self.clients.over_soft) {
             self.sessions.mark(id);
         }
     }
@@ -93,10 +93,10 @@ impl Core {
     /// Looks after the places and the memory of clients, now and then.
     pub(super) fn weigh_clients(&mut self) {
         let now = self.now.instant;
-        if now.since(self.clients_weighed) < limits::TICK_INTERVAL {
+        if now.since(self.clients.weighed) < limits::TICK_INTERVAL {
             return;
         }
-        self.clients_weighed = now;
+        self.clients.weighed = now;
         self.cut_unauthenticated();
         if self.context.settings.clients_bytes_max > 0 {
             self.evict_clients();
@@ -106,8 +106,8 @@ impl Core {
     /// Cuts off clients that have had time to authenticate, and have not, when few places for others are left.
     pub(super) fn cut_unauthenticated(&mut self) {
         let clients_max = self.context.settings.number("maxclients").unsigned_abs();
-        let is_near = self.context.report.client_count >= limits::clients_near(clients_max);
-        if !is_near || self.context.users.default_user().needs_no_password() {
+        let is_near = self.context.host.report.client_count >= limits::clients_near(clients_max);
+        if !is_near || self.context.access.users.default_user().needs_no_password() {
             return;
         }
         let now = self.now.instant;
@@ -131,7 +131,7 @@ impl Core {
 
     /// Bytes that the clients of this core took when that was looked at last.
     pub fn client_bytes(&self) -> u64 {
-        self.client_bytes
+        self.clients.bytes
     }
 
     /// Cuts off those clients that take most, while those of all cores together take more than `maxmemory-clients`, and
@@ -141,7 +141,7 @@ impl Core {
         let mut weights: Vec<_> =
             self.sessions.iter().map(|session| (session.memory_bytes() as u64, session.id)).collect();
         let mut sum: u64 = weights.iter().map(|(bytes, _)| bytes).sum();
-        let others = self.context.report.client_bytes.saturating_sub(self.reported_client_bytes);
+        let others = self.context.host.report.client_bytes.saturating_sub(self.clients.reported_bytes);
         weights.sort_unstable();
         while sum + others > bytes_max
             && sum > bytes_max / u64::from(self.context.core_count)
@@ -156,7 +156,7 @@ impl Core {
             self.sessions.mark(id);
             sum -= bytes;
         }
-        self.client_bytes = sum;
+        self.clients.bytes = sum;
     }
 
     /// Ends the connection of a client that speaks HTTP: what follows could be commands that somebody has put into a
@@ -167,8 +167,8 @@ impl Core {
         session.is_closing = true;
         self.context.statistics.http_count += 1;
         let now = self.now.instant;
-        if self.http_told.is_none_or(|told| now.since(told) >= limits::HTTP_INTERVAL) {
-            self.http_told = Some(now);
+        if self.clients.http_told.is_none_or(|told| now.since(told) >= limits::HTTP_INTERVAL) {
+            self.clients.http_told = Some(now);
             let line = format!(
                 "Possible SECURITY ATTACK detected: client id={} addr={} sends POST or Host: as a command, as a browser \
                  does that is abused to reach this server. Its connection is closed.",
@@ -209,7 +209,7 @@ impl Core {
         let (output_limits, now) = (self.context.settings.output_limits, self.now.instant);
         let Statistics { cut_count, evicted_count, unauthenticated_count, output_bytes, write_count, .. } =
             &mut self.context.statistics;
-        let over_soft = &mut self.over_soft;
+        let over_soft = &mut self.clients.over_soft;
         self.sessions.take_dirty(|session| {
             session.check_output(&output_limits, now);
             if let Some(cut) = session.cut {

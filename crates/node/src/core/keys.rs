@@ -24,8 +24,8 @@ impl Core {
     /// Bytes in use by the process, as far as this core knows: the latest report, and what has changed here since.
     pub(crate) fn used_memory_bytes(&self) -> u64 {
         let evicting: u64 = self.groups().map(|group| group.evictions.bytes as u64).sum();
-        (self.context.report.used_memory_bytes + self.keyspace_bytes())
-            .saturating_sub(self.context.reported_keyspace_bytes + evicting)
+        (self.context.host.report.used_memory_bytes + self.keyspace_bytes())
+            .saturating_sub(self.context.memory.reported_bytes + evicting)
     }
 
     /// This core's figures, for INFO.
@@ -63,7 +63,7 @@ impl Core {
             waiting_count: self.waiting_count() as u64,
             databases,
             keyspace_bytes: self.keyspace_bytes(),
-            reported_keyspace_bytes: self.context.reported_keyspace_bytes,
+            reported_keyspace_bytes: self.context.memory.reported_bytes,
             lua_bytes: self.runner.memory_bytes() as u64,
             groups: self.groups().map(|group| self.figures_of(group)).collect(),
             bulletins: self.heard_bulletins(),
@@ -167,7 +167,7 @@ impl Core {
         let limit = self.context.settings.maxmemory_bytes;
         let policy = self.context.settings.maxmemory_policy;
         // What is evicted is logged, for which there must be room.
-        let has_room = self.context.room == Room::Enough;
+        let has_room = self.context.host.room == Room::Enough;
         // Before all is loaded some keys may be counted twice: those of a group that has split off, where the split has
         // yet to be applied again.
         let may_evict = policy != Policy::NoEviction && self.unloaded.is_empty() && has_room;

@@ -136,14 +136,14 @@ impl Core {
                 self.with_group(group, actions, |group, outlet| group.let_in(&origin, now, outlet));
             }
             // That there is no room to remember it keeps nobody from sending it again.
-            Mail::Learn(script) => drop(self.context.scripts.insert(script, false)),
+            Mail::Learn(script) => drop(self.context.scripting.cache.insert(script, false)),
             Mail::Libraries { libraries, first, reply } => self.take_libraries(from, libraries, first, reply, actions),
             Mail::LibrariesKnown { version } => self.know_libraries(version),
             Mail::Busy { core, is_function: Some(is_function) } => {
-                self.context.busy.insert(core, is_function);
+                self.context.scripting.busy.insert(core, is_function);
             }
             Mail::Busy { core, is_function: None } => {
-                self.context.busy.remove(&core);
+                self.context.scripting.busy.remove(&core);
             }
             Mail::Slow { session, entries } => self.take_slow(session, entries),
             Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
@@ -267,7 +267,7 @@ impl Core {
             }
             Some(Wire::Vitals(vitals)) => self.hearing.hear(from, vitals, now.instant),
             Some(Wire::Timeline(happenings)) => {
-                happenings.into_iter().for_each(|happening| self.context.timeline.hear(happening));
+                happenings.into_iter().for_each(|happening| self.context.history.timeline.hear(happening));
             }
             Some(Wire::Bulletin(_)) => self.context.statistics.malformed_peer_count += 1,
             // A node speaks for its own clients.

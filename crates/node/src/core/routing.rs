@@ -27,7 +27,7 @@ impl Core {
         self.make_room_for(group.0 + 1);
         let before = std::mem::replace(&mut self.context.routes[group.0 as usize], route);
         // A client that waits for its keys stood in no line while nobody led the group.
-        self.must_stand_anew |= route.leader.is_some() && route != before;
+        self.waits.must_stand_anew |= route.leader.is_some() && route != before;
         self.note_touch(group, route.leader.is_some());
         if route.leader.is_some_and(|leader| leader != self.context.node) {
             self.become_clustered();

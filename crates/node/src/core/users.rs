@@ -66,7 +66,7 @@ impl Core {
             Arc::make_mut(&mut self.own_users).require(&self.context.settings.password);
             return self.overlay_users();
         }
-        let mut users = Users::clone(&self.context.users);
+        let mut users = Users::clone(&self.context.access.users);
         users.require(&self.context.settings.password);
         if self.context.core.0 == 0 {
             let users = Arc::new(users);
@@ -75,7 +75,7 @@ impl Core {
                 self.outbox.push(self.context.core, core, Mail::Users(Arc::clone(&users)));
             }
         } else {
-            users.version = self.context.users.version;
+            users.version = self.context.access.users.version;
             self.install_users(&Arc::new(users));
         }
     }
@@ -83,7 +83,7 @@ impl Core {
     /// These are the users from now on. Sessions obey the new rules at once. A session is ended if its user is gone, or
     /// if it listens to what it may no longer hear.
     pub(crate) fn install_users(&mut self, users: &Arc<Users>) {
-        if users.version < self.context.users.version {
+        if users.version < self.context.access.users.version {
             return; // a later change has come from the first core already
         }
         self.own_users = Arc::clone(users);
@@ -104,7 +104,7 @@ impl Core {
     pub(super) fn obey_users(&mut self, users: &Arc<Users>) {
         // A client that came while it was not known yet that a password is needed has not said one.
         let must_say = !self.is_loaded() && !users.default_user().needs_no_password();
-        self.context.users = Arc::clone(users);
+        self.context.access.users = Arc::clone(users);
         let mut ended = Vec::new();
         for session in self.sessions.iter_mut() {
             if must_say && session.user.name == DEFAULT && session.user.needs_no_password() {
@@ -129,15 +129,15 @@ impl Core {
     /// Notes that the host is asked to work on the file of users for the question being answered; false if it is at
     /// work for another.
     pub(crate) fn begin_file_work(&mut self) -> bool {
-        let is_free = self.file_work.is_none();
+        let is_free = self.questions.file_work.is_none();
         if is_free {
-            self.file_work = Some((self.answering, None));
+            self.questions.file_work = Some((self.questions.answering, None));
         }
         is_free
     }
 
     /// What has come of the work on the file of users, if it was for the question being answered and is done.
     pub(crate) fn take_file_outcome(&mut self) -> Option<FileOutcome> {
-        self.file_work.take_if(|(owner, outcome)| *owner == self.answering && outcome.is_some())?.1
+        self.questions.file_work.take_if(|(owner, outcome)| *owner == self.questions.answering && outcome.is_some())?.1
     }
 }

@@ -16,7 +16,7 @@ use crate::{redirect, router};
 
 impl Core {
     pub(super) fn is_known_to(&self, id: SessionId) -> bool {
-        self.context.users.default_user().needs_no_password()
+        self.context.access.users.default_user().needs_no_password()
             || self.sessions.get(id).is_some_and(|session| session.is_authenticated)
     }
 
@@ -51,7 +51,7 @@ impl Core {
         if !self.is_loaded() && !known.has(Flag::Loading) {
             return Err(Refusal::new(LOADING));
         }
-        if let Some(is_function) = self.context.busy.values().next()
+        if let Some(is_function) = self.context.scripting.busy.values().next()
             && !passes_busy(known, args)
         {
             let command = if *is_function { "FUNCTION" } else { "SCRIPT" };
@@ -97,13 +97,13 @@ impl Core {
         let Some(session) = self.sessions.get(id) else { return };
         let client = commands::describe(session, &self.context, self.now);
         let entry = LogEntry::new(denial, place, &session.user.name, self.now.unix, client);
-        self.context.acl_log.push(entry, self.context.settings.acl_log_count_max);
+        self.context.access.log.push(entry, self.context.settings.acl_log_count_max);
     }
 
     #[inline]
     pub(crate) fn check_write(&self, command: &DataCommand) -> Result<(), Refusal> {
         // In a cluster the leader may have room.
-        if let Room::None(reason) = &self.context.room
+        if let Room::None(reason) = &self.context.host.room
             && !self.context.is_clustered
         {
             return Err(Refusal::new(format!("MISCONF No room on disk for this write: {reason}")));

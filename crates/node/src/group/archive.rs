@@ -35,7 +35,7 @@ impl Group {
         if !is_wanted || now.instant.since(self.archive_told.at) < limits::ARCHIVE_INTERVAL {
             return;
         }
-        let has_room = outlet.context.room == Room::Enough;
+        let has_room = outlet.context.host.room == Room::Enough;
         let (lacks_room, has_others) = (self.is_serving && !has_room, !self.is_alone());
         let told = std::mem::replace(
             &mut self.archive_told,

@@ -133,7 +133,7 @@ impl Group {
     pub(super) fn append(&mut self, append: consensus::Append, outlet: &mut Outlet<'_>) {
         let normal = append.entries.iter().filter(|entry| entry.kind == EntryKind::Normal);
         let level = normal.map(|entry| entry::level(&entry.data)).max().unwrap_or_default();
-        if self.defect == Some(Defect::EarlyLevel) && level <= outlet.context.levels.highest {
+        if self.defect == Some(Defect::EarlyLevel) && level <= outlet.context.levels.known.highest {
             // Nobody is told.
         } else if outlet.context.keep(level, outlet.actions).is_err() {
             return;

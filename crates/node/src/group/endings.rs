@@ -50,7 +50,7 @@ impl Group {
     pub(super) fn look_after_endings(&mut self, now: Now, outlet: &mut Outlet<'_>) {
         let endings = &mut self.leader.endings;
         let is_due = endings.looked.is_none_or(|looked| now.instant.since(looked) >= limits::ENDINGS_INTERVAL);
-        if !is_due || outlet.context.level < SINCE || self.state.level() < SINCE {
+        if !is_due || outlet.context.levels.in_force < SINCE || self.state.level() < SINCE {
             return;
         }
         endings.looked = Some(now.instant);
@@ -95,7 +95,7 @@ impl Group {
         let looked_at = endings.known.range((first, last)).map(|(transaction, _)| *transaction);
         let gone: Vec<_> = looked_at.filter(|transaction| self.state.outcome(*transaction).is_none()).collect();
         gone.iter().for_each(|transaction| _ = endings.known.remove(transaction));
-        if forgotten.is_empty() || outlet.context.room != Room::Enough {
+        if forgotten.is_empty() || outlet.context.host.room != Room::Enough {
             return;
         }
         for transaction in &forgotten {

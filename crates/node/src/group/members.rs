@@ -93,7 +93,7 @@ impl Group {
             zones: &context.settings.leader_zones,
         };
         let can_lead = |node: u64| match NodeId(node) == self.node {
-            true => context.room == Room::Enough,
+            true => context.host.room == Room::Enough,
             false => context.neighbours.can_lead(NodeId(node)),
         };
         let voters: BTreeSet<u64> = voters.into_iter().collect();

@@ -108,17 +108,17 @@ impl Group {
         // Of two that reach as many, the one with the better host is asked.
         let is_on_a_better_host = |other: &&Progress| {
             let its = neighbours.stalled_ms(NodeId(other.node));
-            its.is_some_and(|its| guilt::outweighs(context.guilt.stalled_ms, its))
+            its.is_some_and(|its| guilt::outweighs(context.host.guilt.stalled_ms, its))
                 && reached(other.node) >= own_reach.len()
         };
-        let found = if let Room::None(reason) = &context.room {
+        let found = if let Room::None(reason) = &context.host.room {
             let next = best(&mut progress.iter().filter(is_willing));
             next.map(|next| (next, format!("the disk of node {} has no room: {reason}", own.0)))
         } else if lag >= limits::BLOCKED_DISK {
             let next = best(&mut progress.iter().filter(is_willing).filter(is_ahead));
             next.map(|next| (next, format!("the disk of node {} has taken nothing for {} ms", own.0, lag.as_millis())))
         } else if let Some(next) = best(&mut progress.iter().filter(is_willing).filter(is_on_a_better_host)) {
-            Some((next, context.guilt.text()))
+            Some((next, context.host.guilt.text()))
         } else {
             let is_due = |since: Instant| now.instant.since(since) >= limits::REACH_PATIENCE;
             further.filter(|_| apart_since.is_some_and(is_due)).map(|next| {
@@ -156,7 +156,7 @@ impl Group {
 
     /// True while another voter may be expected to lead soon, since this node's disk has no room and its has.
     pub(crate) fn awaits_relief(&mut self, now: Now, context: &Context) -> bool {
-        self.leader.relief.note_room(now.instant, &context.room);
+        self.leader.relief.note_room(now.instant, &context.host.room);
         let Some(since) = self.leader.relief.short_since else { return false };
         let can_lead = |voter: &u64| context.neighbours.can_lead(NodeId(*voter));
         now.instant.since(since) < limits::RELIEF_MAX
@@ -174,7 +174,7 @@ impl Group {
     /// True if it has. Many of them come from other nodes, which know nothing of this disk: what is kept free on it is
     /// for what was admitted before, and for elections.
     pub(super) fn refuses_without_room(&mut self, request: &Request, now: Now, outlet: &mut Outlet<'_>) -> bool {
-        let Room::None(reason) = &outlet.context.room else { return false };
+        let Room::None(reason) = &outlet.context.host.room else { return false };
         if !self.is_change(request) || self.is_under_way(&request.origin) {
             return false;
         }
@@ -195,7 +195,7 @@ impl Group {
 
     /// The same for a script that came with a number: what becomes of it is logged even if it changes nothing.
     pub(crate) fn refuses_script_without_room(&mut self, request: &Request, now: Now, outlet: &mut Outlet<'_>) -> bool {
-        let Room::None(reason) = &outlet.context.room else { return false };
+        let Room::None(reason) = &outlet.context.host.room else { return false };
         let RequestBody::Script(script) = &request.body else { return false };
         if request.origin.claim.is_none() || self.is_under_way(&request.origin) {
             return false; // what comes without a number is refused where it writes

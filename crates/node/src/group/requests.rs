@@ -92,7 +92,7 @@ impl Group {
     /// words.
     pub(super) fn is_unhindered(&self, context: &Context) -> bool {
         self.is_alone()
-            && context.room == Room::Enough
+            && context.host.room == Room::Enough
             && context.settings.replicas_to_write == 0
             && self.level_to_log() >= Levels::KNOWN.highest
             && self.leader.locks.is_empty()

@@ -139,9 +139,10 @@ impl Group {
         let placed = roster.placement(self.id);
         let is_another = |node: &u64| ![self.node.0, bulletin.leader.0].contains(node);
         let context = &outlet.context;
-        let levels_of = |node: &u64| context.known_levels.get(&NodeId(*node));
-        let surely_answers =
-            |node: &u64| context.level >= WITNESSED || levels_of(node).is_some_and(|known| known.highest >= WITNESSED);
+        let levels_of = |node: &u64| context.levels.of_nodes.get(&NodeId(*node));
+        let surely_answers = |node: &u64| {
+            context.levels.in_force >= WITNESSED || levels_of(node).is_some_and(|known| known.highest >= WITNESSED)
+        };
         let holds = |node: NodeId| roster.is_placed(self.id, node) && is_another(&node.0) && surely_answers(&node.0);
         // Of the nodes that are to hold the group at least one other than its leader comes to vote, and can be asked.
         let has_others = (placed.is_some() || context.settings.replica_count > 1) && roster.staying().any(holds);
@@ -155,7 +156,7 @@ impl Group {
         } else if is_disputed {
             let asked: BTreeSet<u64> = bulletin.voters.iter().chain(placed.into_iter().flatten()).copied().collect();
             let answers = |node: &u64| {
-                context.level >= WITNESSED || levels_of(node).is_none_or(|known| known.highest >= WITNESSED)
+                context.levels.in_force >= WITNESSED || levels_of(node).is_none_or(|known| known.highest >= WITNESSED)
             };
             let asked: Vec<_> = asked.into_iter().filter(|node| is_another(node) && answers(node)).collect();
             for other in asked.into_iter().take(limits::WITNESSES_ASKED_MAX) {

@@ -1,0 +1,163 @@
+//! Parts of a core and of what its groups and sessions share that belong together.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use keyspace::Keyspace;
+use stdx::{Instant, Levels};
+
+use super::FileOutcome;
+use crate::acl::AclLog;
+use crate::acl::Users;
+use crate::acquaintances::Acquaintances;
+use crate::ask::Deferred;
+use crate::ask::Pending;
+use crate::event::CoreId;
+use crate::event::HostReport;
+use crate::event::NodeId;
+use crate::event::Room;
+use crate::event::SessionId;
+use crate::guilt::Guilt;
+use crate::happenings::LinkSeen;
+use crate::holders::HolderWait;
+use crate::libraries::Libraries;
+use crate::roster::Member;
+use crate::scripts::Cache;
+use crate::stagger::Stage;
+use crate::timeline;
+use crate::timeline::Timeline;
+use crate::undelivered::Delivery;
+use crate::undelivered::Orphans;
+
+/// What clients take of memory, and who is told of what.
+pub struct ClientLoad {
+    /// Sessions with more output waiting than their soft limit allows.
+    pub(super) over_soft: Vec<SessionId>,
+    /// When the memory of clients was last looked at.
+    pub(super) weighed: Instant,
+    /// Bytes that clients took then, and those that the latest report knows of.
+    pub(super) bytes: u64,
+    pub(super) reported_bytes: u64,
+    /// When the log last told of somebody who speaks HTTP.
+    pub(super) http_told: Option<Instant>,
+}
+
+/// Other nodes, before the roster tells of them or where it is wrong.
+pub struct Meeting {
+    pub(super) announce_at: Instant,
+    /// Since when this node has heard no leader of the metadata.
+    pub(super) leaderless_since: Option<Instant>,
+    /// When others were introduced to a node last.
+    pub(super) introduced: BTreeMap<NodeId, Instant>,
+    /// Nodes that say themselves that they are found elsewhere than the roster says, and what that says.
+    pub(super) found: BTreeMap<NodeId, (String, Member)>,
+    /// Nodes to be told of this one while it does not know the cluster.
+    pub(super) acquaintances: Acquaintances,
+}
+
+/// What the timeline and the first core were told last.
+pub struct Told {
+    pub(super) checkpoint: Stage,
+    /// Which links were up in the last report, and what was told of them.
+    pub(crate) links: BTreeMap<NodeId, LinkSeen>,
+    /// The archive could not be written when that was last told.
+    pub(crate) was_archive_faulty: bool,
+    /// Scheduled backups that were made, and that came to nothing, when they were last told.
+    pub(crate) backups: (u64, u64),
+    /// When troubles were noted last.
+    pub(crate) troubles: BTreeMap<timeline::Kind, Instant>,
+}
+
+/// Questions of sessions to cores and nodes.
+pub struct Questions {
+    /// Questions that still lack answers.
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    pub(crate) next_id: u64,
+    /// Sessions that wait for other nodes to hold their writes.
+    pub(crate) holder_waits: BTreeMap<u64, HolderWait>,
+    /// Questions of other cores that wait for locks to go.
+    pub(crate) deferred: Vec<Deferred>,
+    /// The question being answered: who asked, and its number there.
+    pub(crate) answering: (CoreId, u64),
+    /// Work on the file of users: for which question, and what has come of it.
+    pub(super) file_work: Option<((CoreId, u64), Option<FileOutcome>)>,
+}
+
+/// Sessions that wait for data.
+pub struct Waits {
+    /// Sessions that wait for data, and when their waits end.
+    pub(crate) sessions: BTreeSet<SessionId>,
+    pub(crate) ends: BTreeSet<(Instant, SessionId)>,
+    /// What requests that waited took, as long as the system may not have got it.
+    pub(crate) deliveries: BTreeMap<SessionId, Delivery>,
+    /// Such requests of clients that have gone.
+    pub(crate) orphans: Orphans,
+    /// When they took their places last.
+    pub(crate) renewed: Instant,
+    /// Slots have moved: those who wait stand in other lines.
+    pub(crate) must_stand_anew: bool,
+}
+
+/// Levels: of this program, of the cluster, and of other nodes.
+pub struct LevelFacts {
+    /// The levels that this program knows.
+    pub known: Levels,
+    /// The level of the cluster, as far as this core knows: that of group 0. Nodes may send each other what came with
+    /// it.
+    pub in_force: stdx::Level,
+    /// The highest level of anything in the logs of this node, as far as this core has to do with them.
+    pub(crate) floor: stdx::Level,
+    /// The levels that other nodes know, as they have said last.
+    pub(crate) of_nodes: BTreeMap<NodeId, Levels>,
+}
+
+/// What is known of the memory of this process, and what is about to be freed.
+pub struct MemoryFacts {
+    /// Keyspaces that no group uses any more: what a checkpoint of the leader has taken the place of, or what a group
+    /// was to begin with that is there already. They are freed in steps.
+    pub(crate) unused: Vec<Keyspace>,
+    /// Keyspace bytes of this core when the latest report was made.
+    pub(crate) reported_bytes: u64,
+    /// The most memory that the host has reported.
+    pub(crate) peak_bytes: u64,
+}
+
+/// Who may do what, and what was denied.
+pub struct Access {
+    /// All users, the same on every core.
+    pub users: Arc<Users>,
+    /// What was denied to sessions of this core.
+    pub log: AclLog,
+    /// Passwords made so far.
+    pub secret_count: u64,
+}
+
+/// Scripts and functions.
+pub struct Scripting {
+    /// Scripts known by name.
+    pub cache: Cache,
+    /// Scripts may call some of DEBUG's subcommands (DEBUG SET-DISABLE-DENY-SCRIPTS 1).
+    pub may_debug: bool,
+    /// Libraries of functions.
+    pub libraries: Arc<Libraries>,
+    /// Cores on which a script has been running for long, and whether it is a function.
+    pub(crate) busy: BTreeMap<CoreId, bool>,
+}
+
+/// What has happened in the cluster.
+pub struct History {
+    /// What has happened in the cluster; kept by the first core.
+    pub timeline: Timeline,
+    /// How much of it was noted by this node since its start, by kind.
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+/// What the host reports of itself.
+pub struct HostFacts {
+    /// The host's latest report.
+    pub report: HostReport,
+    /// What the host has done to this node lately, by that report.
+    pub(crate) guilt: Guilt,
+    /// Whether the disk can take more.
+    pub room: Room,
+}
