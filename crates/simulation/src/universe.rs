@@ -12,6 +12,7 @@ mod levels;
 mod lies;
 mod net;
 mod operator;
+mod parts;
 mod peace;
 mod phases;
 mod replay;
@@ -173,10 +174,8 @@ pub struct Universe {
     pub(crate) history: History,
     /// How many replicas a group should have. Kept, because it is asked at every turn, and settings are dear to make.
     pub(crate) replica_count: usize,
-    /// Pairs of machines that cannot hear each other, by (speaker, listener).
-    cut: std::collections::BTreeSet<(usize, usize)>,
-    /// When the last message of a connection between two machines, and to a core, arrives.
-    stream_at: BTreeMap<(usize, usize, u16, u16), u64>,
+    /// Links between machines.
+    network: Network,
     /// (when, from when on acknowledged writes may be gone), where the durability in force allows that.
     pub(crate) lapses: Vec<(u64, u64)>,
     /// When a replica started over from a checkpoint, and did not know any more which keys had come and gone.
@@ -192,15 +191,13 @@ pub struct Universe {
     /// Clients may ask.
     clients_run: bool,
     digest: u64,
-    step_count: u64,
+    /// What has been counted.
+    tally: Tally,
     pub(crate) trace: Option<Box<dyn FnMut(String)>>,
     /// Digests of groups at log indexes, as first seen on any replica.
     pub(crate) digests: BTreeMap<(u32, u64), (u64, u64)>,
-    pub(crate) leaders: BTreeMap<u32, (u64, u64)>,
-    /// Terms in which groups had as many voters as they should have.
-    pub(crate) whole_since: BTreeMap<u32, u64>,
-    /// How often a group's leader was another than before.
-    pub(crate) leader_changes: BTreeMap<u32, u64>,
+    /// Who leads which group, and has led it.
+    pub(crate) leading: Leading,
     pub(crate) zones: Zones,
     pub(crate) lies: Lies,
     /// When peace began.
@@ -217,8 +214,6 @@ pub struct Universe {
     returns_ns: Vec<u64>,
     waits: Vec<Wait>,
     watch: waits::Watch,
-    judged_count: u64,
-    undecided_count: u64,
 }
 
 /// A line of the trace, made only if somebody reads it.
@@ -230,6 +225,7 @@ macro_rules! say {
         }
     };
 }
+use parts::{Leading, Network, Tally};
 pub(crate) use say;
 
 impl Universe {
@@ -323,8 +319,7 @@ impl Universe {
             clients,
             history: History::new(),
             replica_count: Settings::default().replica_count,
-            cut: Default::default(),
-            stream_at: BTreeMap::new(),
+            network: Network { cut: Default::default(), stream_at: BTreeMap::new() },
             lapses: Vec::new(),
             forgotten_at: Vec::new(),
             group_count,
@@ -335,12 +330,10 @@ impl Universe {
             is_calm: true,
             clients_run: false,
             digest: 0xCBF2_9CE4_8422_2325,
-            step_count: 0,
+            tally: Tally { steps: 0, judged: 0, undecided: 0 },
             trace,
             digests: BTreeMap::new(),
-            leaders: BTreeMap::new(),
-            whole_since: BTreeMap::new(),
-            leader_changes: BTreeMap::new(),
+            leading: Leading { leaders: BTreeMap::new(), whole_since: BTreeMap::new(), changes: BTreeMap::new() },
             zones,
             lies: Lies::new(plan),
             peace_since: None,
@@ -352,8 +345,6 @@ impl Universe {
             returns_ns: Vec::new(),
             waits: Vec::new(),
             watch: Default::default(),
-            judged_count: 0,
-            undecided_count: 0,
         }
     }
 
@@ -403,7 +394,7 @@ impl Universe {
             seed: self.plan.seed,
             failure: self.failure,
             digest: self.digest,
-            step_count: self.step_count,
+            step_count: self.tally.steps,
             answered_count: self.history.answered_count,
             virtual_ns: self.now,
             probes: self.probes,
@@ -411,8 +402,8 @@ impl Universe {
             transfers_ns: self.history.transfers_ns,
             returns_ns: self.returns_ns,
             waits: self.waits,
-            judged_count: self.judged_count,
-            undecided_count: self.undecided_count,
+            judged_count: self.tally.judged,
+            undecided_count: self.tally.undecided,
         }
     }
 
@@ -456,12 +447,12 @@ impl Universe {
                 break;
             }
             self.now = when;
-            self.step_count += 1;
+            self.tally.steps += 1;
             self.mix(when);
             self.happen(what);
             let is_long = self.plan.is_orderly();
             let steps_max = if is_long { RETURNS_PER_UNIVERSE * STEPS_MAX } else { STEPS_MAX };
-            if self.step_count > steps_max {
+            if self.tally.steps > steps_max {
                 self.fail(Invariant::Lives, format!("{steps_max} steps and no end: something spins"));
             }
         }
@@ -795,10 +786,10 @@ impl Universe {
                 for other in others.filter(|other| only.is_none_or(|only| only == *other)) {
                     let direction = self.prng.below(4);
                     if direction != 0 {
-                        self.cut.insert((machine, other));
+                        self.network.cut.insert((machine, other));
                     }
                     if direction != 1 {
-                        self.cut.insert((other, machine));
+                        self.network.cut.insert((other, machine));
                     }
                 }
                 let when = self.now + self.some(5 * SECOND);
@@ -868,12 +859,12 @@ impl Universe {
         let Some(leader) = in_turn.into_iter().find(|machine| groups(*machine).any(|group| group.is_leader())) else {
             return;
         };
-        if !self.cut.is_empty() {
+        if !self.network.cut.is_empty() {
             return;
         }
         let (other, third) = ((leader + 1) % count, (leader + 2) % count);
         self.meet_pair(Fault::PairCut, leader, other);
-        self.cut.extend([(leader, other), (other, leader)]);
+        self.network.cut.extend([(leader, other), (other, leader)]);
         // Before the leader hands over to the one that hears all.
         let when = self.now + 3 * SECOND / 4 + self.some(3 * SECOND / 10);
         self.at(when, What::StepCrash { machine: third, life: self.machines[third].life, power: false });
@@ -883,7 +874,7 @@ impl Universe {
     fn over(&mut self, trouble: Trouble, machine: usize) {
         say!(self, "{trouble:?} is over for {}", machine + 1);
         match trouble {
-            Trouble::Partition => self.cut.retain(|(from, to)| *from != machine && *to != machine),
+            Trouble::Partition => self.network.cut.retain(|(from, to)| *from != machine && *to != machine),
             Trouble::SyncFailure => self.machines[machine].disk.set_syncs_fail(false),
             Trouble::FullDisk => self.machines[machine].disk.set_full(false),
             _ => {}

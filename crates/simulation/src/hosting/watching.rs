@@ -40,7 +40,7 @@ impl Universe {
                     );
                     failure = Some((Invariant::OneLeader, reason));
                 }
-                let (term, leader) = self.leaders.get(&id).copied().unwrap_or((0, 0));
+                let (term, leader) = self.leading.leaders.get(&id).copied().unwrap_or((0, 0));
                 let this = machine as u64 + 1;
                 if group.term() == term && leader != this && leader != 0 {
                     let reason = format!("group {id} has two leaders in term {term}: {leader} and {this}");
@@ -49,7 +49,7 @@ impl Universe {
                     if leader != 0 && leader != this {
                         changed.push(id);
                     }
-                    self.leaders.insert(id, (group.term(), this));
+                    self.leading.leaders.insert(id, (group.term(), this));
                 }
             }
             if group.standing() == Standing::Serving {
@@ -91,7 +91,7 @@ impl Universe {
         (0..given_up_count).for_each(|_| self.probes.reach("a node held nothing of a group"));
         for group in changed {
             self.probes.reach("a leader changed");
-            *self.leader_changes.entry(group).or_default() += 1;
+            *self.leading.changes.entry(group).or_default() += 1;
         }
         if near_read_count > 0 {
             self.probes.reach("a replica answered a read");
@@ -195,7 +195,7 @@ impl Universe {
             return None;
         }
         let wanted = self.voters_max(self.plan.nodes);
-        let since = self.whole_since.entry(group).or_insert(u64::MAX);
+        let since = self.leading.whole_since.entry(group).or_insert(u64::MAX);
         if voters >= wanted {
             *since = term.min(*since);
         }

@@ -35,7 +35,7 @@ impl Universe {
         self.history.errors.clear();
         let layout = self.layout();
         for cycle in 0..AILMENTS_PER_UNIVERSE {
-            let before = self.leader_changes.clone();
+            let before = self.leading.changes.clone();
             let count = self.machines.len() as u64;
             let victim = self.some(count) as usize;
             let other = (victim + 1 + self.some(count - 1) as usize) % count as usize;
@@ -57,9 +57,9 @@ impl Universe {
                     say!(self, "cycle {cycle}: nodes {} and {} are cut off, {layout:?}", victim + 1, other + 1);
                     self.probes.reach("two nodes did not hear each other, and others heard both");
                     self.meet_pair(Fault::PairCut, victim, other);
-                    self.cut.insert((victim, other));
+                    self.network.cut.insert((victim, other));
                     if kind == 2 {
-                        self.cut.insert((other, victim));
+                        self.network.cut.insert((other, victim));
                     }
                     vec![Some(victim), Some(other)]
                 }
@@ -68,7 +68,7 @@ impl Universe {
             let over = self.now + least + self.some(AILMENT_MAX);
             self.live_until(over, |_| false);
             say!(self, "cycle {cycle}: all is well again");
-            self.cut.clear();
+            self.network.cut.clear();
             self.machines[victim].disk.set_full(false);
             self.end_copy();
             if !self.live_until(self.now + RECOVERY_MAX, |this| this.layout() == layout) {
@@ -84,7 +84,7 @@ impl Universe {
             for (group, leader) in layout.iter().enumerate() {
                 let group = group as u32;
                 let changes_of = |changes: &BTreeMap<u32, u64>| changes.get(&group).copied().unwrap_or(0);
-                let changes = changes_of(&self.leader_changes) - changes_of(&before);
+                let changes = changes_of(&self.leading.changes) - changes_of(&before);
                 // One away from it, and one back.
                 let allowed = if ailing.contains(leader) { 2 } else { 0 };
                 if changes > allowed {
@@ -174,7 +174,7 @@ impl Universe {
         let (node, life) = self.life_of(machine);
         for other in 0..self.machines.len() {
             if other != machine
-                && !self.cut.contains(&(machine, other))
+                && !self.network.cut.contains(&(machine, other))
                 && let Some(process) = &mut self.machines[other].process
             {
                 process.lives.gone(node, life);

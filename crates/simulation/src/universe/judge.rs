@@ -120,10 +120,10 @@ impl Universe {
                     })
                 }));
             }
-            self.judged_count += 1;
+            self.tally.judged += 1;
             match check(&initial, &epoch, budget) {
                 Verdict::Linearizable => {}
-                Verdict::Undecided => self.undecided_count += 1,
+                Verdict::Undecided => self.tally.undecided += 1,
                 Verdict::Broken => {
                     let allowed = if initial.len() > 1 { " after a lapse that was allowed" } else { "" };
                     return Some(format!("no order of its operations explains the answers{allowed}"));

@@ -7,7 +7,7 @@ impl Universe {
     /// A message between nodes, with all that can happen to it on the way. Both ends' lives are those of a connection:
     /// what one life sent never reaches another.
     pub(crate) fn carry(&mut self, from: usize, to: usize, (link, core): (u16, u16), bytes: Vec<u8>) {
-        if self.cut.contains(&(from, to)) {
+        if self.network.cut.contains(&(from, to)) {
             return;
         }
         if self.luck(self.faults.net_loss) {
@@ -37,7 +37,7 @@ impl Universe {
             }
             let mut when = self.now + delay;
             if !is_raft {
-                let last = self.stream_at.entry((from, to, link, core)).or_insert(0);
+                let last = self.network.stream_at.entry((from, to, link, core)).or_insert(0);
                 when = when.max(*last + 1);
                 *last = when;
             }

@@ -42,7 +42,7 @@ impl Universe {
         self.is_calm = true;
         self.clients_run = false;
         self.faults.calm();
-        self.cut.clear();
+        self.network.cut.clear();
         self.end_lies();
         for machine in 0..self.machines.len() {
             let disk = &self.machines[machine].disk;

@@ -37,7 +37,7 @@ impl Universe {
         let state = &self.machines[machine];
         let is_lately = |at: Option<u64>| at.is_some_and(|at| self.now - at <= UNDER_WAY);
         phases.note(Phase::DiskFull, state.disk.is_full());
-        phases.note(Phase::Cut, self.cut.iter().any(|(from, to)| *from == machine || *to == machine));
+        phases.note(Phase::Cut, self.network.cut.iter().any(|(from, to)| *from == machine || *to == machine));
         let is_down = |(other, state): (usize, &crate::machine::Machine)| {
             other != machine && state.has_joined && !state.is_lost && state.process.is_none()
         };

@@ -37,7 +37,7 @@ impl Universe {
         self.history.errors.clear();
         let layout = self.layout();
         for cycle in 0..RETURNS_PER_UNIVERSE {
-            let before = self.leader_changes.clone();
+            let before = self.leading.changes.clone();
             let victim = self.some(self.machines.len() as u64) as usize;
             say!(self, "cycle {cycle}: node {} goes, {layout:?}", victim + 1);
             self.away = Some(victim);
@@ -69,7 +69,7 @@ impl Universe {
             for (group, leader) in layout.iter().enumerate() {
                 let group = group as u32;
                 let changes_of = |changes: &BTreeMap<u32, u64>| changes.get(&group).copied().unwrap_or(0);
-                let changes = changes_of(&self.leader_changes) - changes_of(&before);
+                let changes = changes_of(&self.leading.changes) - changes_of(&before);
                 // One away from it, and one back.
                 let needed = if *leader == Some(victim) { 2 } else { 0 };
                 if changes > needed {

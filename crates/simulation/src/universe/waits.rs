@@ -133,7 +133,7 @@ impl Universe {
             self.begin_harm(harm, victim, other, lasts);
             self.look_for(lasts);
             say!(self, "cycle {cycle}: all is well again");
-            self.cut.clear();
+            self.network.cut.clear();
             self.machines[victim].disk.set_full(false);
             self.boot(victim);
             self.look_for(QUIET);
@@ -163,15 +163,15 @@ impl Universe {
         match harm {
             Harm::PairCut | Harm::OneWayCut => {
                 self.meet_pair(Fault::PairCut, victim, other);
-                self.cut.insert((victim, other));
+                self.network.cut.insert((victim, other));
                 if harm == Harm::PairCut {
-                    self.cut.insert((other, victim));
+                    self.network.cut.insert((other, victim));
                 }
             }
             Harm::CutOff => {
                 self.meet(Fault::CutOff, victim);
                 for other in (0..self.machines.len()).filter(|other| *other != victim) {
-                    self.cut.extend([(victim, other), (other, victim)]);
+                    self.network.cut.extend([(victim, other), (other, victim)]);
                 }
             }
             Harm::Kill => {
