@@ -597,8 +597,8 @@ impl Archiver {
     }
 }
 
-/// Groups whose logs and bases others rest on: one that has split off and has no base yet begins with what a base of
-/// the other one has of its slots. And what could not be read, if something could not: then the groups from which it
+/// Groups that others rest on: one that has split off and has no base yet begins with what a base of the other one has
+/// of its slots. And what could not be read, if something could not: then the groups from which it
 /// may have split off, those with lower numbers, are among them.
 fn rested_on(archive: &Archive, split_off: Range<u32>) -> (BTreeSet<u32>, Option<String>) {
     let (mut groups, mut fault) = (BTreeSet::new(), None);

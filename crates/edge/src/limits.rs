@@ -300,7 +300,7 @@ pub const ARCHIVE_FLUSH_INTERVAL: Duration = Duration::from_millis(250);
 pub const ARCHIVE_RETRY: Duration = Duration::from_secs(1);
 
 /// So long the archive waits for another leader with what the log of this one has let go because the disk was full. A
-/// leader whose disk is full hands over within seconds.
+/// leader with a full disk hands over within seconds.
 pub const ARCHIVE_LET_GO_PATIENCE: Duration = Duration::from_secs(60);
 
 /// So long an archive that does not answer may hold up the end of the process.

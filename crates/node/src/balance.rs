@@ -79,7 +79,7 @@ pub struct View<'a> {
     pub founds_groups: bool,
     /// Cores of the nodes that are heard.
     pub cores: BTreeMap<u64, u16>,
-    /// The groups whose leaders have been heard just now.
+    /// The groups with leaders that have been heard just now.
     pub groups: BTreeMap<u32, Held>,
     /// The nodes that are heard now and have room.
     pub heard: BTreeSet<u64>,
@@ -664,7 +664,7 @@ fn split_count_max(view: &View<'_>) -> u32 {
 /// The group that is to split next, if any holds more than a group should, and the slots that split off: the largest
 /// first, one at a time, and after all that is founded has its slots.
 ///
-/// What is under way counts: a group whose new half has not been heard, or still has slots of it, splits no further,
+/// What is under way counts: a group with a new half that has not been heard, or lacks slots, splits no further,
 /// and what its leader said before it split is known by the number of slots. A group is halved, so it must double
 /// before it is split again.
 pub fn next_split(view: &View<'_>, by: &Splitting<'_>) -> Option<Split> {

@@ -84,7 +84,7 @@ impl Stall {
         let Surroundings { window_us, ran_us, waited_us, stolen_us, continue_count, major_faults, .. } = self.around;
         // Of a stall that was longer than the window, the window shows a part.
         let half_us = self.took_us.min(window_us) / 2;
-        // A thread that is stopped neither runs nor waits for a processor, whatever happens to the processors meanwhile.
+        // A thread that is stopped neither runs nor waits for a processor, whatever happens to processors meanwhile.
         // What it did may have been before and behind a long stall. A short one would disappear in what is around it.
         let around_us = Some(window_us.saturating_sub(self.took_us)).filter(|around_us| *around_us <= self.took_us);
         if continue_count > 0 && (ran_us + waited_us).saturating_sub(around_us.unwrap_or_default()) < half_us {

@@ -546,7 +546,7 @@ fn measure(world: &mut World, slots: &SlotMap, group: u32, bytes_of: impl Fn(u16
     held.halves = Halves::of(&sizes);
 }
 
-/// A cluster whose group 1 is too large, and who holds what.
+/// A cluster with a group 1 that is too large, and which nodes hold what.
 fn with_large_group(nodes: u64) -> (World, SlotMap) {
     let mut world = World::new(nodes, 3, 3, |_| GIB);
     world.cores = 1;

@@ -1,7 +1,7 @@
 //! Slots that move from this group to another.
 //!
-//! The roster says which group is to hold which slots. A leader whose group holds one that it is not to hold gives it
-//! away, by a transaction of both groups. Nothing of this is remembered: a new leader looks again, and goes on.
+//! The roster says which group should hold which slots. The leader of a group that holds another one gives it away, by
+//! a transaction of both groups. Nothing of this is remembered: a new leader looks again, and goes on.
 //!
 //! ```text
 //!   giver                                     taker
@@ -64,7 +64,7 @@ struct AwaitedSplit {
     is_told: bool,
 }
 
-/// A session one of whose requests has gone back to its gateway although some of its keys are here.
+/// A session with a request that has gone back to its gateway although some of its keys are here.
 ///
 /// Its gateway makes it again, over several groups now, when all that was asked for before has been answered. What the
 /// session sent behind it meanwhile is here already, and must not be carried out before it.
@@ -202,7 +202,7 @@ impl Group {
 
     // ---- the order of a session -------------------------------------------------------------------------------------
 
-    /// The slot for whose sake a request goes back to its gateway: another group holds it. If some of its keys are
+    /// The slot because of which a request goes back to its gateway: another group holds it. If some of its keys are
     /// still here, what its session has sent behind it goes back as well.
     pub(super) fn slot_elsewhere(&mut self, request: &Request) -> Option<Slot> {
         if self.state.slots().is_even() {
@@ -210,7 +210,7 @@ impl Group {
         }
         let (slot, is_split) = match &request.body {
             RequestBody::Write(_) | RequestBody::Exec(_) => (self.foreign_slot(request)?, self.holds_some(request)),
-            // One whose keys are all elsewhere is sent there when its turn comes.
+            // One with all keys elsewhere is sent there when its turn comes.
             RequestBody::Read(words) | RequestBody::ReadAtOnce(words) if self.holds_some_of(words) => {
                 let mut spans = std::mem::take(&mut self.spans);
                 let foreign = self.foreign_of_words(words, &mut spans);
@@ -387,7 +387,7 @@ impl Group {
             return;
         }
         let roster = Arc::clone(roster);
-        // Anyone who wants everything locked is not kept waiting for ever.
+        // A lock on everything does not wait without end.
         let is_wanted_whole = self.leader.held.iter().any(|held| match held {
             Held::Lock(lock, ..) => lock.whole,
             Held::Request(request) => matches!(request.body, RequestBody::Whole(_)),

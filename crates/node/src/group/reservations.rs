@@ -221,8 +221,7 @@ impl Group {
         })
     }
 
-    /// A transaction over groups has got its locks. If it is that of a client for whom keys were reserved, these are kept
-    /// by the locks from now on.
+    /// A transaction over groups has got its locks. If its client had keys reserved, the locks keep them from now on.
     pub(super) fn end_reservations_of(&mut self, lock: &Lock) {
         if self.leader.reservations.is_empty() {
             return;
