@@ -405,13 +405,14 @@ fn a_parameter_of_the_cluster_is_set_for_all_nodes_and_one_of_a_node_for_that_no
     let clients = [1, 2, 3].map(|node| nodes.host(node).connect(0));
     for (turn, (node, client)) in (1..).zip(clients).enumerate() {
         let limit = turn + 3;
-        let line = format!("CONFIG SET hash-max-ziplist-entries {limit} maxmemory {node}000000 slowlog-max-len {node}");
+        let line =
+            format!("CONFIG SET hash-max-ziplist-entries {limit} maxmemory {node}0000000 slowlog-max-len {node}");
         assert_eq!(say(&mut nodes, node, client, &line), "+OK");
         for (other, client) in (1..).zip(clients) {
             for (name, value) in [
                 ("hash-max-listpack-entries", limit.to_string()),
                 ("slowlog-max-len", node.to_string()),
-                ("maxmemory", if other > node { "0".to_owned() } else { format!("{other}000000") }),
+                ("maxmemory", if other > node { "0".to_owned() } else { format!("{other}0000000") }),
             ] {
                 let heard = say(&mut nodes, other, client, &format!("CONFIG GET {name}"));
                 assert!(heard.ends_with(&format!(" {value}")), "node {other}: {heard}, not {value}");

@@ -432,12 +432,12 @@ fn a_copy_that_counts_is_caught() {
 fn faults_meet_the_states_that_matter() {
     let mut coverage = Coverage::default();
     let kinds = [(3, false, false), (3, true, false), (4, true, true), (3, false, true)];
-    let dying = [Phase::Leads, Phase::Election, Phase::Locked, Phase::SlotMoves, Phase::Prepared];
+    let dying = [Phase::Leads, Phase::Election, Phase::Locked, Phase::SlotMoves, Phase::Prepared, Phase::Learner];
     let wanted: [(Fault, &[Phase]); 5] = [
         (Fault::Kill, &dying[..3]),
         (Fault::PowerCut, &[Phase::Leads, Phase::Election, Phase::Locked, Phase::Prepared]),
         (Fault::StepCrash, &dying[..]),
-        (Fault::CutOff, &[Phase::Leads, Phase::Election, Phase::Locked, Phase::SlotMoves, Phase::Learner]),
+        (Fault::CutOff, &[Phase::Leads, Phase::Election, Phase::Locked, Phase::SlotMoves]),
         (Fault::Move, &[Phase::Recovery, Phase::Doubt, Phase::CheckpointGiven, Phase::Founding, Phase::Removal]),
     ];
     let missing = |coverage: &Coverage| -> Vec<String> {
