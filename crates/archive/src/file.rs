@@ -171,13 +171,10 @@ impl LogFile {
         }))
     }
 
-    /// True if there are frames behind one that does not verify. Each is on disk before the next one is written, so a
-    /// write that was cut short has none behind it: this one has been damaged.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
-    pub fn continues_behind(&self, frame: u64) -> Result<bool, Fault> {
-        self.frames.continues_behind(frame)
+    /// True if this fault is no write that was cut short: there are frames behind, and each is on disk before the next
+    /// one is written. Nor is what cannot be read.
+    pub(crate) fn is_damaged_by(&self, fault: &Fault) -> bool {
+        fault.offset().is_none_or(|offset| self.frames.continues_behind(offset).unwrap_or(true))
     }
 
     /// The entries of a frame.

@@ -122,27 +122,6 @@ impl Archive {
         Ok(())
     }
 
-    /// What is damaged at the end of a group's last log, with more behind it. That is no write which was cut short.
-    ///
-    /// # Errors
-    /// If it cannot be read.
-    pub fn damage_at_end(&self, group: u32) -> Result<Option<Fault>, Fault> {
-        let mut listing = Listing::default();
-        self.list_into(group, "log-", "", &mut listing)?;
-        let Some(last) = listing.logs.iter().max_by_key(|log| log.first) else { return Ok(None) };
-        let mut log = LogFile::open(self, group, &last.path)?;
-        loop {
-            match log.next() {
-                Ok(Some(_)) => {}
-                Ok(None) => return Ok(None),
-                Err(fault) => {
-                    let Some(offset) = fault.offset() else { return Err(fault) };
-                    return Ok(log.continues_behind(offset)?.then_some(fault));
-                }
-            }
-        }
-    }
-
     /// Where the archive of a group ends.
     ///
     /// # Errors
@@ -151,11 +130,27 @@ impl Archive {
         self.end_behind(group, 0)
     }
 
+    /// The same, and what is damaged there with more behind it: that is no write which was cut short.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn end_and_damage(&self, group: u32) -> Result<(End, Option<Fault>), Fault> {
+        let (end, unread) = self.find_end(group, 0)?;
+        let Some((log, fault)) = unread else { return Ok((end, None)) };
+        let is_damage = log.is_damaged_by(&fault);
+        Ok((end, is_damage.then_some(fault)))
+    }
+
     /// The same, for one who knows that the archive holds a log that begins with the entry `known`, or earlier.
     ///
     /// # Errors
     /// If it cannot be read.
     pub fn end_behind(&self, group: u32, known: u64) -> Result<End, Fault> {
+        Ok(self.find_end(group, known)?.0)
+    }
+
+    /// Where it ends, and why the last log ends there if that is not the end of its file.
+    fn find_end(&self, group: u32, known: u64) -> Result<(End, Option<(LogFile, Fault)>), Fault> {
         let mut listing = Listing::default();
         self.list_into(group, "base-", "", &mut listing)?;
         self.list_into(group, "log-", &format!("log-{known:016x}"), &mut listing)?;
@@ -167,16 +162,23 @@ impl Archive {
         if let Some(last) = listing.logs.iter().max_by_key(|log| log.first) {
             let mut log = LogFile::open(self, group, &last.path)?;
             end.log_first = last.first;
-            // What does not verify is the end: a write that was cut short.
-            while let Ok(Some(frame)) = log.next() {
-                if frame.last > end.index {
-                    (end.index, end.term) = (frame.last, frame.term);
+            loop {
+                match log.next() {
+                    Ok(Some(frame)) => {
+                        if frame.last > end.index {
+                            (end.index, end.term) = (frame.last, frame.term);
+                        }
+                        end.moment = end.moment.max(frame.moment);
+                        end.log_index = frame.last;
+                    }
+                    Ok(None) => break,
+                    // What does not verify is the end. What cannot be read may be anything.
+                    Err(fault) if fault.offset().is_some() => return Ok((end, Some((log, fault)))),
+                    Err(fault) => return Err(fault),
                 }
-                end.moment = end.moment.max(frame.moment);
-                end.log_index = frame.last;
             }
         }
-        Ok(end)
+        Ok((end, None))
     }
 }
 
@@ -315,10 +317,7 @@ impl GroupReader {
 
     fn close(&mut self, fault: Option<Fault>) {
         let (position, log) = self.open.take().expect("it was open");
-        // What cannot be read is no write that was cut short either.
-        let is_damage =
-            |fault: &Fault| fault.offset().is_none_or(|offset| log.continues_behind(offset).unwrap_or(true));
-        self.is_damaged = fault.as_ref().is_some_and(is_damage);
+        self.is_damaged = fault.as_ref().is_some_and(|fault| log.is_damaged_by(fault));
         self.done = Some((position, fault));
     }
 

@@ -145,12 +145,12 @@ mod tests {
             let (found, end) = read(&archive, 1);
             assert_eq!(found.len(), if place == last { 40 } else { 10 });
             assert_eq!(matches!(end, Err(Problem::Fault(_))), is_damage, "at {place}: {end:?}");
-            let is_told = archive.damage_at_end(1).unwrap().is_some();
+            let is_told = archive.end_and_damage(1).unwrap().1.is_some();
             assert_eq!(is_told, place == second, "a body is only read when its entries are wanted");
             fs::write(&path, &whole).unwrap();
         }
         fs::write(&path, &whole[..whole.len() - 9]).unwrap();
-        assert!(matches!(read(&archive, 1).1, Ok(Some(_))) && archive.damage_at_end(1).unwrap().is_none());
+        assert!(matches!(read(&archive, 1).1, Ok(Some(_))) && archive.end_and_damage(1).unwrap().1.is_none());
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub struct GroupWriter {
     mark: u128,
     level: i32,
     end: End,
+    damage: Option<Fault>,
     open: Option<OpenFile>,
     raw: Vec<u8>,
 }
@@ -72,8 +73,13 @@ impl GroupWriter {
     /// If the archive cannot be read.
     pub fn open(archive: &Archive, group: u32, mark: u128, level: i32) -> Result<Self, Fault> {
         make_directory(archive, group)?;
-        let end = archive.end(group)?;
-        Ok(Self { archive: archive.clone(), group, mark, level, end, open: None, raw: Vec::new() })
+        let (end, damage) = archive.end_and_damage(group)?;
+        Ok(Self { archive: archive.clone(), group, mark, level, end, damage, open: None, raw: Vec::new() })
+    }
+
+    /// What was damaged where this goes on, with more behind it.
+    pub fn damage(&self) -> Option<&Fault> {
+        self.damage.as_ref()
     }
 
     /// Where the archive ends.

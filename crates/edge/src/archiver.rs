@@ -432,13 +432,13 @@ impl Archiver {
         let Surroundings { journal, host, .. } = &*surroundings;
         let work = groups.get_mut(&group).expect("it is one of these");
         if work.writer.is_none() {
-            if let Some(fault) = archive.damage_at_end(group).map_err(told)? {
+            let writer = GroupWriter::open(archive, group, self.mark, LEVEL).map_err(told)?;
+            if let Some(fault) = writer.damage() {
                 host.log.warning(&format!(
                     "the archive is damaged: {fault}. What follows of group {group} is archived again, as far as the log \
                      holds it"
                 ));
             }
-            let writer = GroupWriter::open(archive, group, self.mark, LEVEL).map_err(told)?;
             work.look(&archive.list(group).map_err(told)?);
             // It may have split off from another one, and the archive may have dropped what that one began with.
             work.lacks_base |= work.base_index.is_none() && group >= surroundings.identity.group_count;

@@ -45,8 +45,8 @@ impl View {
         let archive = Archive::open(&place, key.as_ref())?;
         let mut groups = Vec::new();
         for group in 0..archive.group_count()? {
-            let (listing, end) = (archive.list(group)?, archive.end(group)?);
-            let damage = archive.damage_at_end(group)?;
+            let listing = archive.list(group)?;
+            let (end, damage) = archive.end_and_damage(group)?;
             let mut born = None;
             let mut earliest = listing.bases.first().map(|base| base.moment);
             let begins_with_first = listing.logs.first().is_some_and(|log| log.first == 1);
