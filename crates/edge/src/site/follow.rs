@@ -310,10 +310,10 @@ impl Following {
             ..found.clone().unwrap_or_default()
         };
         own.take_over(found.as_ref(), &record)?;
-        if self.figures.moment_ms == 0 && record.heard_ms > 0 {
-            // Another process has heard it.
+        if record.heard_ms > 0 {
+            // Another process, or this one before the line was cut.
             let silence = Duration::from_millis((now - record.heard_ms).max(0).cast_unsigned());
-            self.heard = self.heard.min(Instant::now().checked_sub(silence).unwrap_or(self.heard));
+            self.heard = Instant::now().checked_sub(silence).unwrap_or(self.heard);
         }
         self.figures.moment_ms = record.moment_ms;
         let needs_copy = record.phase != "following" || self.gone.len() == self.addresses.len();

@@ -20,7 +20,7 @@ use stdx::slot::slot_of;
 
 use super::is_over;
 use super::source::ask;
-use crate::connection::Connection;
+use crate::connection::{Connection, named};
 use crate::login::Login;
 
 /// The key of the record.
@@ -444,8 +444,7 @@ impl<'a> Target<'a> {
         let mut about: Vec<String> = Vec::new();
         let mut put = |bytes: &mut Vec<u8>, words: &[Vec<u8>]| {
             encode_request(bytes, words);
-            let shown = words.iter().take(2).map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ");
-            about.push(shown.chars().take(120).collect());
+            about.push(named(words).chars().take(120).collect());
         };
         let select = |database: u64| vec![b"SELECT".to_vec(), database.to_string().into_bytes()];
         let mut database = before.database;
