@@ -317,6 +317,9 @@ impl Group {
         let recovered_index = entries.last().map_or(checkpoint_index, |entry| entry.index);
         let log_bytes = entries.iter().map(|entry| entry.data.len() as u64).sum();
         let lost_commit = if recovered_index == 0 { hard_state.commit } else { 0 };
+        // A replica that has given up its log does not know any more what it has acknowledged.
+        let is_emptied = recovered_index == 0 && hard_state != HardState::default();
+        let acknowledged_before = if is_emptied { u64::MAX } else { recovered_index };
         let databases = keyspace.database_count();
         let mut replica = Replica::new(
             Options {
@@ -353,7 +356,7 @@ impl Group {
             node,
             state,
             replica,
-            members: Members { applied: membership, are_by_log: false },
+            members: Members { applied: membership, are_by_log: false, acknowledged_before },
             hard_state,
             append_fsync,
             allows_memory: false,

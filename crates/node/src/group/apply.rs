@@ -95,7 +95,7 @@ impl Group {
         let change = Change::decode(&entry.data).expect("the replica has looked at it");
         self.members.applied = change.fold(&self.members.applied);
         // What was there at the start may have lost its end.
-        self.members.are_by_log |= entry.index > self.log.recovered_index;
+        self.members.are_by_log |= entry.index > self.members.acknowledged_before;
         if let Change::Remove(node) = change {
             // That it held nothing was true of the time before it was a member.
             self.leader.vacant.remove(&node);

@@ -163,7 +163,8 @@ pub(crate) struct Members {
     /// Who took part as of the last entry applied: what a checkpoint of it says. Anyone who decides something asks the
     /// replica, which knows of changes that are committed and not yet applied here.
     pub(super) applied: Membership,
-    /// It follows from entries that came since this life began. A checkpoint that was given, or a log that was there at
-    /// the start, may be older than what this replica once acknowledged.
+    /// It follows from an entry behind all that this node may have acknowledged before this life.
     pub(super) are_by_log: bool,
+    /// The last index that this node may have acknowledged before this life: only what comes behind that is new.
+    pub(super) acknowledged_before: u64,
 }

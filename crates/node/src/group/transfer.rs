@@ -434,6 +434,7 @@ impl Group {
         outlet.context.hear(self.moment().unix);
         self.members.applied = mark.membership;
         self.members.are_by_log = false;
+        self.members.acknowledged_before = self.members.acknowledged_before.max(mark.index);
         self.loss.commit = 0;
         (self.log.first_index, self.log.recovered_index) = (mark.index, mark.index);
         self.log.bytes = 0;

@@ -276,6 +276,7 @@ impl Group {
             incarnation: self.replica.next_life(),
             ..Options::new(self.node.0, self.id.0, prng.draw())
         };
+        self.members.acknowledged_before = self.members.acknowledged_before.max(self.replica.last_index());
         let seed = Seed { hard_state: self.hard_state, ..Seed::default() };
         self.replica = Replica::new(options, seed).expect("a replica without a log");
         self.replica.tell_time(now.instant);
