@@ -89,6 +89,11 @@ impl Network {
         peers.map(host_of).try_for_each(|peer| self.cut_both_ways(&host_of(node), &peer))
     }
 
+    /// A node and the next one do not reach each other.
+    pub fn cut_pair(&self, node: usize) -> Result<()> {
+        self.cut_both_ways(&host_of(node), &host_of((node + 1) % self.nodes))
+    }
+
     /// A node reaches nobody and is reached by nobody.
     pub fn cut_off(&self, node: usize) -> Result<()> {
         self.cut_from_peers(node)?;

@@ -87,7 +87,8 @@ pub fn event_line(event: &Event) -> String {
     )
 }
 
-/// Longest times without a success, one for each client and fault.
+/// Longest times without a success, one for each client and fault, in ascending order.
+#[derive(Default)]
 struct Pauses {
     all_ms: Vec<f64>,
     /// Of clients of nodes that were not hurt meanwhile.
@@ -95,15 +96,20 @@ struct Pauses {
 }
 
 impl Pauses {
-    fn of(events: &[Event], clients: &[Notes]) -> Self {
+    /// By faults of these kinds.
+    fn of(outcome: &Outcome, kinds: &[Kind]) -> Self {
+        Self::among(&outcome.events, &outcome.clients, kinds)
+    }
+
+    fn among(events: &[Event], clients: &[Notes], kinds: &[Kind]) -> Self {
         // By any fault: a pause that one caused may end when the next, of another node, has begun.
         let was_hurt = |gap: &Gap| {
-            let hurts = |event: &&Event| event.kind != Kind::Slow && event.node == gap.node;
+            let hurts = |event: &&Event| event.kind.hurts_its_clients() && event.node == gap.node;
             events.iter().filter(hurts).any(|event| gap.until_ns >= event.from_ns && gap.from_ns <= event.until_ns)
         };
         let length_ms = |gap: &Gap| (gap.until_ns - gap.from_ns) as f64 / 1e6;
-        let mut pauses = Self { all_ms: Vec::new(), spared_ms: Vec::new() };
-        for (index, event) in events.iter().enumerate().filter(|(_, event)| event.kind != Kind::Slow) {
+        let mut pauses = Self::default();
+        for (index, event) in events.iter().enumerate().filter(|(_, event)| kinds.contains(&event.kind)) {
             let next_ns = events.get(index + 1).map_or(u64::MAX, |next| next.from_ns);
             for client in clients {
                 let during = |gap: &&Gap| gap.until_ns >= event.from_ns && gap.from_ns < next_ns;
@@ -123,13 +129,22 @@ impl Pauses {
     }
 }
 
-fn median(sorted: &[f64]) -> f64 {
-    sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
+/// Median, 99th percentile and largest; each 0 of nothing.
+fn spread(sorted: &[f64]) -> [f64; 3] {
+    let at = |share: f64| {
+        let index = (sorted.len() as f64 * share).ceil() as usize;
+        sorted.get(index.max(1) - 1).copied().unwrap_or(0.0)
+    };
+    [at(0.5), at(0.99), at(1.0)]
 }
 
-fn largest(sorted: &[f64]) -> f64 {
-    sorted.last().copied().unwrap_or(0.0)
+fn spread_words(sorted: &[f64]) -> String {
+    let [median, p99, max] = spread(sorted).map(|ms| grouped(ms, 0));
+    format!("p50 {median} ms, p99 {p99} ms, max {max} ms")
 }
+
+/// Faults that stop something. Over a slow link all goes on.
+const STOPPING: [Kind; 6] = [Kind::Kill, Kind::Stop, Kind::CutOff, Kind::CutFromPeers, Kind::Mute, Kind::CutPair];
 
 fn window_ns(arguments: &TortureArguments) -> u64 {
     (arguments.window * 1e9) as u64
@@ -147,8 +162,7 @@ fn totals(outcome: &Outcome) -> Notes {
 }
 
 fn fault_counts(outcome: &Outcome) -> String {
-    let kinds = [Kind::Kill, Kind::Stop, Kind::CutOff, Kind::CutFromPeers, Kind::Mute, Kind::Slow];
-    let counted = kinds.map(|kind| (kind, outcome.events.iter().filter(|event| event.kind == kind).count()));
+    let counted = Kind::ALL.map(|kind| (kind, outcome.events.iter().filter(|event| event.kind == kind).count()));
     let words: Vec<String> =
         counted.iter().filter(|(_, count)| *count > 0).map(|(kind, count)| format!("{count} × {kind}")).collect();
     let words = if words.is_empty() { "none".to_owned() } else { words.join(", ") };
@@ -214,7 +228,7 @@ fn text(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> St
     let findings = &outcome.findings;
     let number = |count: u64| grouped(count as f64, 0);
     let answered = total.reads.count() + total.writes.count();
-    let (mut all, pauses) = (total.reads.clone(), Pauses::of(&outcome.events, &outcome.clients));
+    let (mut all, pauses) = (total.reads.clone(), Pauses::of(outcome, &STOPPING));
     all.merge(&total.writes);
     let mut rows: Vec<(&str, String)> = vec![
         ("servers", format!("{}: {}", outcome.version, description(arguments))),
@@ -234,11 +248,15 @@ fn text(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> St
                 all.max_ms()
             ),
         ),
-        ("pause after a fault", format!("p50 {:.0} ms, max {:.0} ms", median(&pauses.all_ms), largest(&pauses.all_ms))),
+        ("pause after a fault", spread_words(&pauses.all_ms)),
     ];
     if arguments.node_count() > 1 {
-        let spared = &pauses.spared_ms;
-        rows.push(("  at other nodes", format!("p50 {:.0} ms, max {:.0} ms", median(spared), largest(spared))));
+        rows.push(("  at other nodes", spread_words(&pauses.spared_ms)));
+        let inflicted = |kind: &Kind| outcome.events.iter().any(|event| event.kind == *kind);
+        for kind in Kind::ALL.into_iter().filter(inflicted) {
+            let spared = Pauses::of(outcome, &[kind]).spared_ms;
+            rows.push(("", format!("by {kind}: {}", spread_words(&spared))));
+        }
     }
     rows.push(("connections lost", number(total.lost)));
     rows.push(("requests refused", number(total.refused)));
@@ -286,7 +304,7 @@ fn text(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> St
 
 fn json(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> serde_json::Value {
     let total = totals(outcome);
-    let (findings, pauses) = (&outcome.findings, Pauses::of(&outcome.events, &outcome.clients));
+    let (findings, pauses) = (&outcome.findings, Pauses::of(outcome, &STOPPING));
     let latencies = |it: &crate::bench::record::Latencies| {
         json!({
             "count": it.count(),
@@ -322,6 +340,22 @@ fn json(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> se
             })
         })
         .collect();
+    let [all_p50, all_p99, all_max] = spread(&pauses.all_ms);
+    let [spared_p50, spared_p99, spared_max] = spread(&pauses.spared_ms);
+    let by_kind: serde_json::Map<String, serde_json::Value> = Kind::ALL
+        .into_iter()
+        .filter_map(|kind| {
+            let count = outcome.events.iter().filter(|event| event.kind == kind).count();
+            let [p50, p99, max] = spread(&Pauses::of(outcome, &[kind]).spared_ms);
+            let pauses = json!({
+                "count": count,
+                "at_other_nodes_p50_ms": p50,
+                "at_other_nodes_p99_ms": p99,
+                "at_other_nodes_max_ms": max,
+            });
+            (count > 0).then(|| (kind.to_string(), pauses))
+        })
+        .collect();
     json!({
         "verdict": if verdict == Verdict::Kept { "kept" } else { "broken" },
         "line": verdict_line(arguments, outcome, verdict),
@@ -350,10 +384,13 @@ fn json(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> se
         "connections_lost": total.lost,
         "errors_at_unhurt_nodes": total.undeserved,
         "error_texts": total.texts,
-        "pause_p50_ms": median(&pauses.all_ms),
-        "pause_max_ms": largest(&pauses.all_ms),
-        "pause_at_other_nodes_p50_ms": median(&pauses.spared_ms),
-        "pause_at_other_nodes_max_ms": largest(&pauses.spared_ms),
+        "pause_p50_ms": all_p50,
+        "pause_p99_ms": all_p99,
+        "pause_max_ms": all_max,
+        "pause_at_other_nodes_p50_ms": spared_p50,
+        "pause_at_other_nodes_p99_ms": spared_p99,
+        "pause_at_other_nodes_max_ms": spared_max,
+        "pauses_by_fault": by_kind,
         "faults": events,
         "timeline_step_s": STEP.as_secs_f64(),
         "timeline": timeline,
@@ -361,7 +398,8 @@ fn json(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> se
 }
 
 fn html(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> String {
-    let (findings, pauses) = (&outcome.findings, Pauses::of(&outcome.events, &outcome.clients));
+    let (findings, pauses) = (&outcome.findings, Pauses::of(outcome, &STOPPING));
+    let [pause_p50, _, pause_max] = spread(&pauses.all_ms);
     let number = |count: u64| grouped(count as f64, 0);
     let subtitle = format!("{}: {} · seed {}", outcome.version, description(arguments), outcome.seed);
     let mut page = Page::new("Holdfast torture", &subtitle);
@@ -373,8 +411,8 @@ fn html(arguments: &TortureArguments, outcome: &Outcome, verdict: Verdict) -> St
         ("doubled", number(findings.doubled)),
         ("unknown", number(findings.unknown)),
         ("faults", outcome.events.len().to_string()),
-        ("pause p50", format!("{:.0} ms", median(&pauses.all_ms))),
-        ("pause max", format!("{:.0} ms", largest(&pauses.all_ms))),
+        ("pause p50", format!("{pause_p50:.0} ms")),
+        ("pause max", format!("{pause_max:.0} ms")),
     ]);
     let width = outcome.timeline.len().div_ceil(POINTS_MAX).max(1);
     let step_seconds = STEP.as_secs_f64() * width as f64;
@@ -444,9 +482,9 @@ mod tests {
     #[test]
     fn a_pause_of_a_hurt_node_that_outlasts_its_fault_is_not_one_of_the_others_in_the_next() {
         let ms = |count: u64| count * 1_000_000;
-        let stop = |node, from_ms, until_ms| {
+        let fault = |kind, node, from_ms, until_ms| {
             let (from_ns, until_ns) = (ms(from_ms), ms(until_ms));
-            Event { kind: Kind::Stop, node, from_ns, silent_ns: until_ns, until_ns, note: String::new() }
+            Event { kind, node, from_ns, silent_ns: until_ns, until_ns, note: String::new() }
         };
         let client = |gaps: &[(usize, u64, u64)]| {
             let gap = |&(node, from_ms, until_ms): &(usize, u64, u64)| Gap {
@@ -456,11 +494,25 @@ mod tests {
             };
             Notes { gaps: gaps.iter().map(gap).collect(), ..Notes::new() }
         };
-        let events = [stop(1, 1_000, 21_000), stop(0, 21_010, 23_000)];
+        let events = [fault(Kind::Stop, 1, 1_000, 21_000), fault(Kind::Kill, 0, 21_010, 23_000)];
         // The first waits for the stopped node, into the next fault; the second has a node that is never hurt.
         let clients = [client(&[(1, 999, 21_020)]), client(&[(2, 999, 1_800), (2, 21_009, 21_300)])];
-        let pauses = Pauses::of(&events, &clients);
+        let pauses = Pauses::among(&events, &clients, &STOPPING);
         assert_eq!(pauses.all_ms, [291.0, 801.0, 20_021.0, 20_021.0]);
         assert_eq!(pauses.spared_ms, [291.0, 801.0]);
+        assert_eq!(Pauses::among(&events, &clients, &[Kind::Stop]).spared_ms, [801.0]);
+        assert_eq!(Pauses::among(&events, &clients, &[Kind::Kill]).spared_ms, [291.0]);
+        // Nobody has to bear with a pair that is cut.
+        let events = [fault(Kind::CutPair, 1, 1_000, 21_000)];
+        let pauses = Pauses::among(&events, &clients[..1], &STOPPING);
+        assert_eq!(pauses.spared_ms, [20_021.0]);
+    }
+
+    #[test]
+    fn a_spread_is_of_what_was_measured() {
+        let hundred: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(spread(&hundred), [50.0, 99.0, 100.0]);
+        assert_eq!(spread(&[7.0]), [7.0; 3]);
+        assert_eq!(spread(&[]), [0.0; 3]);
     }
 }

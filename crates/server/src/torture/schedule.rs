@@ -6,7 +6,7 @@ use std::time::Duration;
 use stdx::Prng;
 
 /// What is done to a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// SIGKILL, and a start with the same data a moment later.
     Kill,
@@ -18,8 +18,21 @@ pub enum Kind {
     CutFromPeers,
     /// What it sends no longer arrives, but it hears the others.
     Mute,
+    /// It and the next node do not reach each other; the others and the clients reach both.
+    CutPair,
     /// What it sends goes through a narrow line.
     Slow,
+}
+
+impl Kind {
+    /// In the order in which they are told.
+    pub const ALL: [Self; 7] =
+        [Self::Kill, Self::Stop, Self::CutOff, Self::CutFromPeers, Self::Mute, Self::CutPair, Self::Slow];
+
+    /// Whether clients of the node have to bear with errors while it lasts.
+    pub fn hurts_its_clients(self) -> bool {
+        !matches!(self, Self::CutPair | Self::Slow)
+    }
 }
 
 impl fmt::Display for Kind {
@@ -30,6 +43,7 @@ impl fmt::Display for Kind {
             Self::CutOff => "cut off",
             Self::CutFromPeers => "cut from peers",
             Self::Mute => "mute",
+            Self::CutPair => "pair cut",
             Self::Slow => "slow link",
         })
     }
@@ -72,10 +86,12 @@ pub fn draw(wishes: &Wishes, seed: u64) -> Vec<Fault> {
     let mut prng = Prng::new(seed);
     let mut kinds = vec![Kind::Kill; wishes.kills as usize];
     kinds.extend(vec![Kind::Stop; wishes.stops as usize]);
-    kinds.extend((0..wishes.partitions).map(|_| match prng.below(3) {
+    kinds.extend((0..wishes.partitions).map(|_| match prng.below(4) {
         _ if wishes.nodes == 1 => Kind::CutOff,
         0 => Kind::CutOff,
         1 => Kind::CutFromPeers,
+        // Of two nodes, a pair that is cut has nobody between.
+        2 if wishes.nodes > 2 => Kind::CutPair,
         _ => Kind::Mute,
     }));
     kinds.extend(vec![Kind::Slow; wishes.slow_links as usize]);
@@ -129,7 +145,7 @@ mod tests {
         let count = |kinds: &[Kind]| faults.iter().filter(|fault| kinds.contains(&fault.kind)).count();
         assert_eq!(count(&[Kind::Kill]), 5);
         assert_eq!(count(&[Kind::Stop]), 4);
-        assert_eq!(count(&[Kind::CutOff, Kind::CutFromPeers, Kind::Mute]), 9);
+        assert_eq!(count(&[Kind::CutOff, Kind::CutFromPeers, Kind::Mute, Kind::CutPair]), 9);
         assert_eq!(count(&[Kind::Slow]), 2);
         assert!(faults.is_sorted_by_key(|fault| fault.at));
         assert!(faults.iter().all(|fault| fault.at < Duration::from_secs(60)));
@@ -141,6 +157,16 @@ mod tests {
     #[test]
     fn a_single_node_has_no_peers_to_lose() {
         let faults = draw(&Wishes { nodes: 1, ..wishes() }, 3);
-        assert!(faults.iter().all(|fault| !matches!(fault.kind, Kind::CutFromPeers | Kind::Mute)));
+        assert!(faults.iter().all(|fault| !matches!(fault.kind, Kind::CutFromPeers | Kind::Mute | Kind::CutPair)));
+    }
+
+    #[test]
+    fn partitions_of_three_nodes_are_of_every_kind() {
+        let faults = draw(&Wishes { partitions: 40, ..wishes() }, 5);
+        for kind in [Kind::CutOff, Kind::CutFromPeers, Kind::Mute, Kind::CutPair] {
+            assert!(faults.iter().any(|fault| fault.kind == kind), "{kind}");
+        }
+        let faults = draw(&Wishes { partitions: 40, nodes: 2, ..wishes() }, 5);
+        assert!(faults.iter().all(|fault| fault.kind != Kind::CutPair));
     }
 }

@@ -270,7 +270,7 @@ impl Stand {
             let _ = self.tell(node, &["BGSAVE"]); // one may be under way
             self.pause(lead);
         }
-        let counts_as_harm = fault.kind != Kind::Slow;
+        let counts_as_harm = fault.kind.hurts_its_clients();
         if counts_as_harm {
             self.directory.begin_harm(node);
         }
@@ -279,7 +279,9 @@ impl Stand {
         let outcome = match fault.kind {
             Kind::Kill => self.kill(node, fault.length, &mut event),
             Kind::Stop => self.stop_for_a_while(node, fault.length, &mut event),
-            Kind::CutOff | Kind::CutFromPeers | Kind::Mute | Kind::Slow => self.disconnect(node, fault, &mut event),
+            Kind::CutOff | Kind::CutFromPeers | Kind::Mute | Kind::CutPair | Kind::Slow => {
+                self.disconnect(node, fault, &mut event)
+            }
         };
         if counts_as_harm {
             self.directory.end_harm(node);
@@ -328,6 +330,10 @@ impl Stand {
         match fault.kind {
             Kind::CutFromPeers => network.cut_from_peers(node)?,
             Kind::Mute => network.mute(node)?,
+            Kind::CutPair => {
+                network.cut_pair(node)?;
+                event.note = format!("from node {}", (node + 1) % self.nodes.len() + 1);
+            }
             Kind::Slow => network.slow_down(node)?,
             _ => network.cut_off(node)?,
         }
