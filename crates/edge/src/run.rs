@@ -166,25 +166,7 @@ pub fn log_failure(settings: &Settings, why: &str) {
 fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let started = clock::now();
     log.set_quiet(matches!(options.settings.get("loglevel"), "warning" | "nothing"));
-    log.notice(&format!(
-        "Holdfast {} starts as process {} with {} cores on {}",
-        options.version,
-        std::process::id(),
-        options.core_count,
-        options.data_directory.display()
-    ));
-    log.notice(match options.settings.append_fsync {
-        AppendFsync::Always => "durability: a write is synced to disk before it is acknowledged (appendfsync always)",
-        AppendFsync::EverySecond => {
-            "durability: a write is synced to disk within a second after it is acknowledged (appendfsync everysec)"
-        }
-        AppendFsync::No => "durability: a write is synced to disk when the system likes (appendfsync no)",
-    });
-    options.remarks.iter().for_each(|remark| log.notice(remark));
-    if let Some(name) = file_of_redis(&options.data_directory) {
-        let path = options.data_directory.join(name);
-        log.notice(&format!("{0} is not read: holdfast import {0} brings it in", path.display()));
-    }
+    tell_start(&options, &log);
     let supervisor = Supervisor::of_environment();
     supervisor.status("loads");
     let (news, heard) = mpsc::channel();
@@ -223,16 +205,7 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let links = Links::of(&options.settings, &security, credentials.as_ref());
     let (own, is_own_host_unknown) = own_member(&options, cluster_port);
 
-    let mut polls = Vec::new();
-    let mut mailboxes = Vec::new();
-    for _ in 0..options.core_count {
-        let poll = Poll::new().map_err(system("create an epoll instance"))?;
-        let waker = CoreWaker::new().map_err(system("create an event descriptor"))?;
-        waker.register(poll.registry(), WAKE).map_err(system("watch an event descriptor"))?;
-        let sockets = Sockets::new(polls.len(), &poll).map_err(system("copy a descriptor"))?;
-        polls.push(poll);
-        mailboxes.push((Mailbox::new(waker), sockets));
-    }
+    let (polls, mailboxes) = prepare_cores(options.core_count)?;
     let (peer_queue, peer_poll) =
         peers::prepare(u32::from(options.core_count)).map_err(system("create an epoll instance"))?;
     let (lead, leading) = lead::prepare(&options.settings).map_err(system("create an epoll instance"))?;
@@ -305,6 +278,47 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
         supervisor,
     }
     .serve()
+}
+
+/// The first lines of the log: which version, where, how durable, and what is not read.
+fn tell_start(options: &Options, log: &Log) {
+    log.notice(&format!(
+        "Holdfast {} starts as process {} with {} cores on {}",
+        options.version,
+        std::process::id(),
+        options.core_count,
+        options.data_directory.display()
+    ));
+    log.notice(match options.settings.append_fsync {
+        AppendFsync::Always => "durability: a write is synced to disk before it is acknowledged (appendfsync always)",
+        AppendFsync::EverySecond => {
+            "durability: a write is synced to disk within a second after it is acknowledged (appendfsync everysec)"
+        }
+        AppendFsync::No => "durability: a write is synced to disk when the system likes (appendfsync no)",
+    });
+    options.remarks.iter().for_each(|remark| log.notice(remark));
+    if let Some(name) = file_of_redis(&options.data_directory) {
+        let path = options.data_directory.join(name);
+        log.notice(&format!("{0} is not read: holdfast import {0} brings it in", path.display()));
+    }
+}
+
+/// What the other threads of the process have of a core.
+type DeskParts = (Mailbox, Sockets);
+
+/// What each core waits on, and what the others have of it.
+fn prepare_cores(core_count: u16) -> Result<(Vec<Poll>, Vec<DeskParts>), Fault> {
+    let mut polls = Vec::new();
+    let mut mailboxes = Vec::new();
+    for _ in 0..core_count {
+        let poll = Poll::new().map_err(system("create an epoll instance"))?;
+        let waker = CoreWaker::new().map_err(system("create an event descriptor"))?;
+        waker.register(poll.registry(), WAKE).map_err(system("watch an event descriptor"))?;
+        let sockets = Sockets::new(polls.len(), &poll).map_err(system("copy a descriptor"))?;
+        polls.push(poll);
+        mailboxes.push((Mailbox::new(waker), sockets));
+    }
+    Ok((polls, mailboxes))
 }
 
 /// Ends a recovery that was cut short behind the point from which it counts.

@@ -315,24 +315,10 @@ impl<D: Disk> Journal<D> {
             file.write(&disk, &tail_mark)?;
         }
 
-        let successor = match segments.get(position + 1) {
-            Some(next) if is_prepared_well(&disk, &identity, next)? => Successor::Ready {
-                file: disk.open(&next.name).map_err(Fault::io("open", &next.name))?,
-                bytes: next.length,
-            },
-            Some(next) => {
-                leftovers.push(next.name.clone());
-                Successor::None
-            }
-            None => Successor::None,
-        };
+        let successor = successor_of(&disk, &identity, segments.get(position + 1), &mut leftovers)?;
         leftovers.extend(segments.iter().skip(position + 2).map(|segment| segment.name.clone()));
         leftovers.extend(names.iter().filter(|name| is_stale_checkpoint(name, &replay)).cloned());
-        for name in &leftovers {
-            notes.push(format!("{name} was left over and has been removed"));
-            disk.remove(name).map_err(Fault::io("remove", name))?;
-        }
-
+        remove_leftovers(&disk, &leftovers, &mut notes)?;
         let groups = replay.groups.iter().map(|(group, state)| (*group, Standing::of(state))).collect();
         let mut archive_holds = archive_holds(options, &identity);
         if options.is_archived {
@@ -804,6 +790,33 @@ impl Standing {
             last_index: state.last_index,
         }
     }
+}
+
+/// The segment that is filled next, if one is ready. One that is not fit for use is left over.
+fn successor_of<D: Disk>(
+    disk: &D,
+    identity: &Identity,
+    next: Option<&Segment>,
+    leftovers: &mut Vec<String>,
+) -> Result<Successor<D::File>, Fault> {
+    Ok(match next {
+        Some(next) if is_prepared_well(disk, identity, next)? => {
+            Successor::Ready { file: disk.open(&next.name).map_err(Fault::io("open", &next.name))?, bytes: next.length }
+        }
+        Some(next) => {
+            leftovers.push(next.name.clone());
+            Successor::None
+        }
+        None => Successor::None,
+    })
+}
+
+fn remove_leftovers<D: Disk>(disk: &D, leftovers: &[String], notes: &mut Vec<String>) -> Result<(), Fault> {
+    for name in leftovers {
+        notes.push(format!("{name} was left over and has been removed"));
+        disk.remove(name).map_err(Fault::io("remove", name))?;
+    }
+    Ok(())
 }
 
 fn list<D: Disk>(disk: &D) -> Result<Vec<String>, Fault> {

@@ -206,6 +206,73 @@ pub struct Context {
 }
 
 impl Context {
+    /// Of a core that has heard of nobody yet.
+    fn new(options: CoreOptions, timings: Timings) -> Self {
+        let CoreOptions {
+            node,
+            core,
+            core_count,
+            group_count,
+            founds_groups,
+            levels,
+            floor,
+            settings,
+            process,
+            own,
+            is_own_host_unknown,
+            machine_addresses,
+            ..
+        } = options;
+        let users = Arc::clone(&settings.users);
+        Self {
+            node,
+            core,
+            core_count,
+            memory: MemoryFacts { unused: Vec::new(), reported_bytes: 0, peak_bytes: 0 },
+            group_count,
+            slots: Arc::new(SlotMap::even(group_count)),
+            founds_groups,
+            is_moving: false,
+            settings,
+            statistics: Statistics::default(),
+            slowlog: Slowlog::default(),
+            process,
+            own,
+            whereabouts: Whereabouts { is_guess: is_own_host_unknown, was_found_early: false, machine_addresses },
+            roster: Arc::default(),
+            bulletins: Bulletins::default(),
+            neighbours: Arc::default(),
+            leaderless: Leaderless::default(),
+            history: History { timeline: Timeline::default(), counts: BTreeMap::new() },
+            is_clustered: false,
+            is_expelled: false,
+            is_stopping: false,
+            routes: vec![Route::default(); group_count as usize],
+            places: vec![Place::default(); group_count as usize],
+            moments: Moments::default(),
+            host: HostFacts { report: HostReport::default(), guilt: Guilt::default(), room: Room::Enough },
+            rates: Rates::default(),
+            session_count: 0,
+            reservations_given_up: Vec::new(),
+            access: Access { users, log: AclLog::default(), secret_count: 0 },
+            monitors: Monitors::default(),
+            tracker: Tracker::default(),
+            telling: Telling::default(),
+            pubsub: Pubsub::default(),
+            is_expiry_lazy: false,
+            scripting: Scripting {
+                cache: Cache::default(),
+                may_debug: false,
+                libraries: Arc::default(),
+                busy: BTreeMap::new(),
+            },
+            parameters: Arc::default(),
+            levels: LevelFacts { known: levels, in_force: stdx::Level::FIRST, floor, of_nodes: BTreeMap::new() },
+            pause: None,
+            timings,
+        }
+    }
+
     /// What a request counts as.
     #[inline]
     pub(crate) fn asked(&mut self, known: Known, args: Args<'_>) -> Asked {
@@ -262,89 +329,27 @@ type FileOutcome = Result<Vec<u8>, String>;
 impl Core {
     /// A core without groups: these come with [`Event::Loaded`].
     pub fn new(options: CoreOptions) -> Self {
-        let CoreOptions {
-            node,
-            core,
-            core_count,
-            group_count,
-            hash_seed,
-            founds_groups,
-            levels,
-            floor,
-            seed,
-            settings,
-            process,
-            own,
-            is_own_host_unknown,
-            machine_addresses,
-            seeds,
-            stopwatch,
-        } = options;
+        let CoreOptions { node, core, core_count, group_count, hash_seed, seed, stopwatch, .. } = options;
         assert!(core_count > 0 && core.0 < core_count && group_count > 0);
         let mut prng = Prng::new(seed);
+        let settings = &options.settings;
         let is_followed = settings.keeps_site_backlog;
         let local_count = (group_count as usize).saturating_sub(usize::from(core.0)).div_ceil(usize::from(core_count));
         let databases = settings.databases;
-        let timings = Timings::new(stopwatch, &settings);
+        let timings = Timings::new(stopwatch, settings);
         let gateway = GatewayId { node: node.0, boot: prng.draw(), core };
         let mut relay = Relay::new(gateway.boot, group_count);
         for group in (0..group_count).map(GroupId) {
             // Until other nodes are heard of.
             relay.set_route(group, Route { leader: Some(node), term: 0, is_here: true }, Instant::ZERO);
         }
-        let users = Arc::clone(&settings.users);
-        let own_users = Arc::clone(&users);
+        let own_users = Arc::clone(&settings.users);
         let mut driver = Driver::new(gateway, databases, stopwatch);
         driver.noted = settings.notify.noted();
         driver.limits = settings.limits();
+        let seeds = options.seeds.clone();
         Self {
-            context: Context {
-                node,
-                core,
-                core_count,
-                memory: MemoryFacts { unused: Vec::new(), reported_bytes: 0, peak_bytes: 0 },
-                group_count,
-                slots: Arc::new(SlotMap::even(group_count)),
-                founds_groups,
-                is_moving: false,
-                settings,
-                statistics: Statistics::default(),
-                slowlog: Slowlog::default(),
-                process,
-                own,
-                whereabouts: Whereabouts { is_guess: is_own_host_unknown, was_found_early: false, machine_addresses },
-                roster: Arc::default(),
-                bulletins: Bulletins::default(),
-                neighbours: Arc::default(),
-                leaderless: Leaderless::default(),
-                history: History { timeline: Timeline::default(), counts: BTreeMap::new() },
-                is_clustered: false,
-                is_expelled: false,
-                is_stopping: false,
-                routes: vec![Route::default(); group_count as usize],
-                places: vec![Place::default(); group_count as usize],
-                moments: Moments::default(),
-                host: HostFacts { report: HostReport::default(), guilt: Guilt::default(), room: Room::Enough },
-                rates: Rates::default(),
-                session_count: 0,
-                reservations_given_up: Vec::new(),
-                access: Access { users, log: AclLog::default(), secret_count: 0 },
-                monitors: Monitors::default(),
-                tracker: Tracker::default(),
-                telling: Telling::default(),
-                pubsub: Pubsub::default(),
-                is_expiry_lazy: false,
-                scripting: Scripting {
-                    cache: Cache::default(),
-                    may_debug: false,
-                    libraries: Arc::default(),
-                    busy: BTreeMap::new(),
-                },
-                parameters: Arc::default(),
-                levels: LevelFacts { known: levels, in_force: stdx::Level::FIRST, floor, of_nodes: BTreeMap::new() },
-                pause: None,
-                timings,
-            },
+            context: Context::new(options, timings),
             sessions: Sessions::default(),
             groups: (0..local_count).map(|_| None).collect(),
             founding: Founding { hash_seed, looked_at: group_count, begun: BTreeMap::new() },

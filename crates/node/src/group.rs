@@ -279,6 +279,23 @@ pub enum Standing {
     Leaderless,
 }
 
+fn new_replica(
+    found: Seed,
+    (node, group): (NodeId, GroupId),
+    (recovering, is_new): (bool, bool),
+    prng: &mut Prng,
+) -> Result<Replica, consensus::Fault> {
+    let options = Options {
+        recovering,
+        is_new,
+        // The window above bounds what is proposed, and never refuses a batch half-way.
+        uncommitted_bytes_max: u64::MAX,
+        incarnation: consensus::first_life(prng.draw()),
+        ..Options::new(node.0, group.0, prng.draw())
+    };
+    Replica::new(options, found)
+}
+
 impl Group {
     /// A group as found on disk, or a new one.
     pub fn new(
@@ -321,23 +338,14 @@ impl Group {
         let is_emptied = recovered_index == 0 && hard_state != HardState::default();
         let acknowledged_before = if is_emptied { u64::MAX } else { recovered_index };
         let databases = keyspace.database_count();
-        let mut replica = Replica::new(
-            Options {
-                recovering: is_recovering,
-                is_new,
-                // The window above bounds what is proposed, and never refuses a batch half-way.
-                uncommitted_bytes_max: u64::MAX,
-                incarnation: consensus::first_life(prng.draw()),
-                ..Options::new(node.0, group.0, prng.draw())
-            },
-            Seed {
-                hard_state,
-                membership: membership.clone(),
-                checkpoint_index: floor_index,
-                checkpoint_term: floor_term,
-                entries,
-            },
-        )?;
+        let found = Seed {
+            hard_state,
+            membership: membership.clone(),
+            checkpoint_index: floor_index,
+            checkpoint_term: floor_term,
+            entries,
+        };
+        let mut replica = new_replica(found, (node, group), (is_recovering, is_new), prng)?;
         replica.tell_time(now.instant);
         if checkpoint_index > 0 {
             replica.offer_checkpoint(checkpoint_index, checkpoint_term, membership.clone());

@@ -837,31 +837,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             let vitals = Vitals::take(&mut rest)?;
             rest.is_empty().then_some(Wire::Vitals(vitals))
         }
-        LINE => {
-            let waiter = take_origin(&mut rest)?;
-            let group = GroupId(u32::try_from(leb128::take(&mut rest)?).ok()?);
-            let act = take_byte(&mut rest)?;
-            let mut claims = None;
-            if act & CLAIMS != 0 {
-                let idle_ms_min = leb128::take(&mut rest)?;
-                claims = Some(Claims { group: take_bytes(&mut rest)?, idle_ms_min });
-            }
-            let act = match act & 0b11 {
-                STAND => LineAct::Stand { is_trying: act & 4 != 0, wants_end: act & 8 != 0 },
-                TRIED => LineAct::Tried,
-                LEAVE => LineAct::Leave,
-                _ => return None,
-            };
-            let mut keys = Vec::new();
-            while !rest.is_empty() {
-                let database = u16::try_from(leb128::take(&mut rest)?).ok()?;
-                let length = usize::try_from(leb128::take(&mut rest)?).ok()?;
-                let (key, tail) = rest.split_at_checked(length)?;
-                keys.push((database, key.to_vec()));
-                rest = tail;
-            }
-            Some(Wire::Line(LineNote { waiter, group, keys, act, claims }))
-        }
+        LINE => take_line(rest).map(Wire::Line),
         WAKE => {
             let waiter = take_origin(&mut rest)?;
             let group = GroupId(u32::try_from(leb128::take(&mut rest)?).ok()?);
@@ -869,6 +845,33 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         }
         _ => None,
     }
+}
+
+fn take_line(mut bytes: &[u8]) -> Option<LineNote> {
+    let rest = &mut bytes;
+    let waiter = take_origin(rest)?;
+    let group = GroupId(u32::try_from(leb128::take(rest)?).ok()?);
+    let act = take_byte(rest)?;
+    let mut claims = None;
+    if act & CLAIMS != 0 {
+        let idle_ms_min = leb128::take(rest)?;
+        claims = Some(Claims { group: take_bytes(rest)?, idle_ms_min });
+    }
+    let act = match act & 0b11 {
+        STAND => LineAct::Stand { is_trying: act & 4 != 0, wants_end: act & 8 != 0 },
+        TRIED => LineAct::Tried,
+        LEAVE => LineAct::Leave,
+        _ => return None,
+    };
+    let mut keys = Vec::new();
+    while !rest.is_empty() {
+        let database = u16::try_from(leb128::take(rest)?).ok()?;
+        let length = usize::try_from(leb128::take(rest)?).ok()?;
+        let (key, tail) = rest.split_at_checked(length)?;
+        keys.push((database, key.to_vec()));
+        *rest = tail;
+    }
+    Some(LineNote { waiter, group, keys, act, claims })
 }
 
 fn take_request(mut bytes: &[u8]) -> Option<Request> {

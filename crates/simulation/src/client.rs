@@ -698,6 +698,43 @@ impl Client {
         self.follow_up.is_some() && self.expected.is_empty()
     }
 
+    fn refused(&mut self, expected: &Expected, text: &str, history: &mut History) -> Result<(), String> {
+        let outcome = judge_error(text)?;
+        // Whether there is such a sketch, and whether the level is high enough, is the client's own affair.
+        let is_of_data =
+            ["key already exists", "key does not exist", "Not found"].iter().any(|end| text.ends_with(end))
+                || OF_STREAMS.iter().any(|word| text.contains(word));
+        if !is_of_data && !text.contains(NEEDS_LEVEL) {
+            history.note_error(text);
+        }
+        match expected {
+            Expected::Operation(handle) | Expected::Exchange(handle) => refuse(*handle, outcome, history),
+            Expected::Exec(handles) => handles.iter().for_each(|handle| refuse(*handle, outcome, history)),
+            Expected::Watch => {
+                self.is_watching = false;
+                history.refused_count += 1;
+            }
+            Expected::Lists(awaited) => awaited.refused(outcome, history),
+            Expected::Watched { .. } | Expected::WatchedList { .. } => {
+                self.is_watching = false;
+                self.follow_up = self.expected.is_empty().then_some(FollowUp::Unwatch);
+                history.refused_count += 1;
+            }
+            Expected::BackupBegun | Expected::BackupChunk => unreachable!("looked at before"),
+            Expected::Acknowledgement
+            | Expected::MayBeOld
+            | Expected::Queued
+            | Expected::Transfer { .. }
+            | Expected::Collection
+            | Expected::Counted
+            | Expected::Stream(_)
+            | Expected::LastList { .. }
+            | Expected::Unwatched
+            | Expected::Audit { .. } => history.refused_count += 1,
+        }
+        Ok(())
+    }
+
     fn understand(&mut self, now: u64, expected: Expected, reply: Reply, history: &mut History) -> Result<(), String> {
         let absurd = |reply: &Reply| Err(format!("to {expected:?} the server said {reply:?}"));
         if let Expected::BackupBegun | Expected::BackupChunk = expected {
@@ -709,40 +746,7 @@ impl Client {
                 self.has_said_so = false;
                 return Ok(());
             }
-            let outcome = judge_error(text)?;
-            // Whether there is such a sketch, and whether the level is high enough, is the client's own affair.
-            let is_of_data =
-                ["key already exists", "key does not exist", "Not found"].iter().any(|end| text.ends_with(end))
-                    || OF_STREAMS.iter().any(|word| text.contains(word));
-            if !is_of_data && !text.contains(NEEDS_LEVEL) {
-                history.note_error(text);
-            }
-            match &expected {
-                Expected::Operation(handle) | Expected::Exchange(handle) => refuse(*handle, outcome, history),
-                Expected::Exec(handles) => handles.iter().for_each(|handle| refuse(*handle, outcome, history)),
-                Expected::Watch => {
-                    self.is_watching = false;
-                    history.refused_count += 1;
-                }
-                Expected::Lists(awaited) => awaited.refused(outcome, history),
-                Expected::Watched { .. } | Expected::WatchedList { .. } => {
-                    self.is_watching = false;
-                    self.follow_up = self.expected.is_empty().then_some(FollowUp::Unwatch);
-                    history.refused_count += 1;
-                }
-                Expected::BackupBegun | Expected::BackupChunk => unreachable!("looked at before"),
-                Expected::Acknowledgement
-                | Expected::MayBeOld
-                | Expected::Queued
-                | Expected::Transfer { .. }
-                | Expected::Collection
-                | Expected::Counted
-                | Expected::Stream(_)
-                | Expected::LastList { .. }
-                | Expected::Unwatched
-                | Expected::Audit { .. } => history.refused_count += 1,
-            }
-            return Ok(());
+            return self.refused(&expected, text, history);
         }
         history.answered_count += 1;
         match &expected {

@@ -12,7 +12,9 @@ use keyspace::{Keyspace, Layout};
 use node::Core;
 use node::defect::Defect;
 use node::entry::Item;
-use node::event::{Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Peer, ProcessFacts, SessionId};
+use node::event::{
+    Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Peer, Persist, ProcessFacts, SessionId,
+};
 use node::group::{Group, first_membership, group_count, others_can_tell};
 use node::limits;
 use node::roster::Member;
@@ -117,7 +119,6 @@ impl Universe {
             self.probes.reach("a log was recovered");
         }
         let settings = Arc::new(self.settings());
-        let node = self.machines[machine].node;
         if let Some(why) = &recovered.tail_in_question {
             say!(self, "node {}: {why}", machine + 1);
             self.probes.reach("the end of a log was in question");
@@ -145,11 +146,40 @@ impl Universe {
                 }
             }
         }
+        let cores = self.new_cores(machine, (known_count, recovered.identity.level, is_recovering), &settings);
+        let core_count = cores.len() as u32;
+        let state = &mut self.machines[machine];
+        state.life += 1;
+        state.has_joined = true;
+        state.started = self.now;
+        state.process = Some(Process::new(journal, cores));
+        let life = state.life;
+        self.forgotten_at.push(self.now);
+        for seed in seeds {
+            let core = (seed.group.0 % core_count) as u16;
+            let when = self.now + MILLISECOND + self.some(20 * MILLISECOND);
+            self.at(when, What::Arrive { machine, life, core, inbound: Inbound::Loaded(Box::new(seed)) });
+        }
+        let interval = if self.plan.durability == Durability::No { WRITE_BACK_INTERVAL } else { SECOND };
+        if self.plan.durability != Durability::Always {
+            self.at(self.now + interval, What::Flush { machine, life });
+        }
+        self.start_chore(machine);
+    }
+
+    /// The cores of a process that starts. What the groups hold comes later.
+    fn new_cores(
+        &mut self,
+        machine: usize,
+        (known_count, level, is_recovering): (u32, Level, bool),
+        settings: &Arc<Settings>,
+    ) -> Vec<CoreHost> {
         let core_count = 1 + self.prng.below(3) as u16;
         // Anyone who founded the cluster may have been removed since.
         let known = |(index, other): (usize, &Machine)| {
             (machine > 0 && index != machine && other.has_joined).then_some(other.node)
         };
+        let node = self.machines[machine].node;
         let seed_nodes: Vec<NodeId> = if self.plan.changes {
             self.machines.iter().enumerate().filter_map(known).collect()
         } else {
@@ -157,7 +187,7 @@ impl Universe {
         };
         let process = Arc::new(ProcessFacts::default());
         let now = self.machines[machine].clock.read(self.now);
-        let cores = (0..core_count)
+        (0..core_count)
             .map(|core| {
                 let options = CoreOptions {
                     node,
@@ -167,9 +197,9 @@ impl Universe {
                     hash_seed: self.plan.seed,
                     founds_groups: false,
                     levels: self.machines[machine].levels,
-                    floor: recovered.identity.level,
+                    floor: level,
                     seed: self.prng.draw(),
-                    settings: Arc::clone(&settings),
+                    settings: Arc::clone(settings),
                     process: Arc::clone(&process),
                     is_own_host_unknown: false,
                     machine_addresses: Arc::from([]),
@@ -186,24 +216,7 @@ impl Universe {
                 core.step(now, Event::Groups { count: known_count, is_recovering }, &mut Vec::new());
                 CoreHost::new(core)
             })
-            .collect();
-        let state = &mut self.machines[machine];
-        state.life += 1;
-        state.has_joined = true;
-        state.started = self.now;
-        state.process = Some(Process::new(journal, cores));
-        let life = state.life;
-        self.forgotten_at.push(self.now);
-        for seed in seeds {
-            let core = (seed.group.0 % u32::from(core_count)) as u16;
-            let when = self.now + MILLISECOND + self.some(20 * MILLISECOND);
-            self.at(when, What::Arrive { machine, life, core, inbound: Inbound::Loaded(Box::new(seed)) });
-        }
-        let interval = if self.plan.durability == Durability::No { WRITE_BACK_INTERVAL } else { SECOND };
-        if self.plan.durability != Durability::Always {
-            self.at(self.now + interval, What::Flush { machine, life });
-        }
-        self.start_chore(machine);
+            .collect()
     }
 
     /// A start may fail because the disk does; never because of what is on it.
@@ -495,25 +508,7 @@ impl Universe {
             | Action::Migrate(_) => {
                 unreachable!("no universe has other servers, or keeps what changes")
             }
-            Action::Peers(contacts) => {
-                let place = |(node, member): &(NodeId, Member)| {
-                    let machine = member.cluster_address.strip_prefix("machine:")?.parse::<usize>().ok()?;
-                    Some((*node, machine - 1))
-                };
-                let places: BTreeMap<NodeId, usize> = contacts.iter().filter_map(place).collect();
-                if places != process.places {
-                    let named = |(node, place): (&NodeId, &usize)| format!("{} at machine {}", node.0, place + 1);
-                    let named: Vec<String> = places.iter().map(named).collect();
-                    say!(self, "node {} looks for nodes: {}", machine + 1, named.join(", "));
-                }
-                process.places = places;
-                let removed = contacts.into_iter().filter(|(_, member)| member.is_removed).map(|(node, _)| node);
-                let removed: BTreeSet<NodeId> = removed.collect();
-                if removed.len() > process.removed.len() {
-                    self.probes.reach("a node was removed");
-                }
-                process.removed = removed;
-            }
+            Action::Peers(contacts) => self.learn_places(machine, contacts),
             Action::ReadCheckpoint { group, mark, chunk, to } => {
                 process.gave_chunk_at = Some(self.now);
                 let read = self.read_chunk(machine, group, &mark, chunk);
@@ -537,33 +532,7 @@ impl Universe {
             Action::KeepLog { group, index } => process.journal.hold(group.0, index),
             // There is no archive.
             Action::Archive(_) => {}
-            Action::Send { to, group, lane: _, bytes } => {
-                // The sender has a connection for each of its own cores.
-                let link = (group.0 % process.cores.len() as u32) as u16;
-                let place = process.places.get(&to).copied();
-                self.mix_bytes(&bytes);
-                if self.trace.is_some()
-                    && let Some(message) = bytes.get(5..).and_then(|bytes| consensus::Message::decode(bytes).ok())
-                {
-                    say!(self, "group {} {message}", group.0);
-                }
-                let node = to;
-                let to = place.unwrap_or(to.0 as usize - 1);
-                if to >= self.machines.len() {
-                    return; // a copy that has been refused since
-                }
-                if self.machines[to].node != node {
-                    return; // somebody else is found there, and says so
-                }
-                if !self.link(machine, to) {
-                    return;
-                }
-                let core_count = self.machines[to].process.as_ref().map_or(1, |process| process.cores.len() as u32);
-                let way = (link, (group.0 % core_count) as u16);
-                self.perhaps_lie(machine, to, way, &bytes);
-                self.perhaps_answer_instead(machine, to, &bytes);
-                self.carry(machine, to, way, bytes);
-            }
+            Action::Send { to, group, lane: _, bytes } => self.transmit(machine, to, group, bytes),
             Action::Post { to, letter } => {
                 let slot = process.letter_at.entry((core, to.0)).or_insert(0);
                 *slot = (*slot).max(self.now) + MICROSECOND + self.prng.below(50 * MICROSECOND);
@@ -572,45 +541,7 @@ impl Universe {
                 self.at(when, What::Arrive { machine, life, core: to.0, inbound });
             }
             Action::Floor(level) => self.raise_floor(machine, level),
-            Action::Append { append, persist } => {
-                self.mix(append.ticket ^ u64::from(append.group) << 32);
-                let entries: Vec<_> =
-                    append.entries.iter().map(|entry| (entry.index, entry.term, entry.data.len())).collect();
-                say!(
-                    self,
-                    "node {} group {} appends {entries:?} {:?} {persist:?} ticket {}",
-                    machine + 1,
-                    append.group,
-                    append.hard_state,
-                    append.ticket
-                );
-                if self.faults.step_crash > 0
-                    && append.entries.iter().any(is_step_of_transaction)
-                    && self.luck(self.faults.step_crash)
-                {
-                    let when = self.now + self.some(2 * (self.faults.sync_min + self.faults.sync_jitter));
-                    let power = self.prng.chance(2, 3);
-                    self.at(when, What::StepCrash { machine, life, power });
-                }
-                if append.entries.iter().any(forgets_an_outcome) {
-                    self.probes.reach("the outcome of a transaction was forgotten");
-                }
-                if self.faults.split_crash > 0
-                    && append.entries.iter().any(is_step_of_split)
-                    && self.luck(self.faults.split_crash)
-                {
-                    // Now and then while the record is being written, and mostly before there is a checkpoint.
-                    let most = [self.faults.sync_min + self.faults.sync_jitter, SECOND][self.prng.below(2) as usize];
-                    let when = self.now + self.some(2 * most);
-                    let power = self.prng.chance(1, 2);
-                    self.probes.reach("the end of a node was planned at a step of a split");
-                    self.at(when, What::StepCrash { machine, life, power });
-                }
-                let process = self.machines[machine].process.as_mut().expect("it is alive");
-                let bytes: usize = append.entries.iter().map(|entry| entry.data.len()).sum();
-                process.cores[usize::from(core)].logged_bytes += bytes as u64;
-                process.queue.push_back(Order::Append(core, append, persist));
-            }
+            Action::Append { append, persist } => self.take_append(machine, core, append, persist),
             Action::Checkpoint { group, id, step } => self.checkpoint_step(machine, core, group, id, step),
             Action::WakeAt { instant } => {
                 let when = self.machines[machine].clock.when(instant);
@@ -640,6 +571,99 @@ impl Universe {
             }
             Action::Configured { .. } | Action::Sleep { .. } => {}
         }
+    }
+
+    /// A node has been told where the others are.
+    fn learn_places(&mut self, machine: usize, contacts: Vec<(NodeId, Member)>) {
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        let place = |(node, member): &(NodeId, Member)| {
+            let machine = member.cluster_address.strip_prefix("machine:")?.parse::<usize>().ok()?;
+            Some((*node, machine - 1))
+        };
+        let places: BTreeMap<NodeId, usize> = contacts.iter().filter_map(place).collect();
+        if places != process.places {
+            let named = |(node, place): (&NodeId, &usize)| format!("{} at machine {}", node.0, place + 1);
+            let named: Vec<String> = places.iter().map(named).collect();
+            say!(self, "node {} looks for nodes: {}", machine + 1, named.join(", "));
+        }
+        process.places = places;
+        let removed = contacts.into_iter().filter(|(_, member)| member.is_removed).map(|(node, _)| node);
+        let removed: BTreeSet<NodeId> = removed.collect();
+        if removed.len() > process.removed.len() {
+            self.probes.reach("a node was removed");
+        }
+        process.removed = removed;
+    }
+
+    /// A node says something to another, which may have moved, or be somebody else by now.
+    fn transmit(&mut self, machine: usize, to: NodeId, group: GroupId, bytes: Vec<u8>) {
+        let process = self.machines[machine].process.as_ref().expect("it is alive");
+        // The sender has a connection for each of its own cores.
+        let link = (group.0 % process.cores.len() as u32) as u16;
+        let place = process.places.get(&to).copied();
+        self.mix_bytes(&bytes);
+        if self.trace.is_some()
+            && let Some(message) = bytes.get(5..).and_then(|bytes| consensus::Message::decode(bytes).ok())
+        {
+            say!(self, "group {} {message}", group.0);
+        }
+        let node = to;
+        let to = place.unwrap_or(to.0 as usize - 1);
+        if to >= self.machines.len() {
+            return; // a copy that has been refused since
+        }
+        if self.machines[to].node != node {
+            return; // somebody else is found there, and says so
+        }
+        if !self.link(machine, to) {
+            return;
+        }
+        let core_count = self.machines[to].process.as_ref().map_or(1, |process| process.cores.len() as u32);
+        let way = (link, (group.0 % core_count) as u16);
+        self.perhaps_lie(machine, to, way, &bytes);
+        self.perhaps_answer_instead(machine, to, &bytes);
+        self.carry(machine, to, way, bytes);
+    }
+
+    /// A core gives the journal something to write. The death of the node may be planned for the time of it.
+    fn take_append(&mut self, machine: usize, core: u16, append: journal::Append, persist: Persist) {
+        let life = self.machines[machine].life;
+        self.mix(append.ticket ^ u64::from(append.group) << 32);
+        let entries: Vec<_> = append.entries.iter().map(|entry| (entry.index, entry.term, entry.data.len())).collect();
+        say!(
+            self,
+            "node {} group {} appends {entries:?} {:?} {persist:?} ticket {}",
+            machine + 1,
+            append.group,
+            append.hard_state,
+            append.ticket
+        );
+        if self.faults.step_crash > 0
+            && append.entries.iter().any(is_step_of_transaction)
+            && self.luck(self.faults.step_crash)
+        {
+            let when = self.now + self.some(2 * (self.faults.sync_min + self.faults.sync_jitter));
+            let power = self.prng.chance(2, 3);
+            self.at(when, What::StepCrash { machine, life, power });
+        }
+        if append.entries.iter().any(forgets_an_outcome) {
+            self.probes.reach("the outcome of a transaction was forgotten");
+        }
+        if self.faults.split_crash > 0
+            && append.entries.iter().any(is_step_of_split)
+            && self.luck(self.faults.split_crash)
+        {
+            // Now and then while the record is being written, and mostly before there is a checkpoint.
+            let most = [self.faults.sync_min + self.faults.sync_jitter, SECOND][self.prng.below(2) as usize];
+            let when = self.now + self.some(2 * most);
+            let power = self.prng.chance(1, 2);
+            self.probes.reach("the end of a node was planned at a step of a split");
+            self.at(when, What::StepCrash { machine, life, power });
+        }
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
+        let bytes: usize = append.entries.iter().map(|entry| entry.data.len()).sum();
+        process.cores[usize::from(core)].logged_bytes += bytes as u64;
+        process.queue.push_back(Order::Append(core, append, persist));
     }
 
     fn send_to_client(&mut self, number: u64, bytes: Vec<u8>) {

@@ -182,49 +182,9 @@ pub(super) fn examine<D: Disk>(
     };
     let found: Vec<&RecoveredGroup> = replay.groups.values().map(|state| &state.found).collect();
     let has_peers = (options.has_peers)(&identity, &found);
-    let (name, end) = (segments[position].name.clone(), stop.end);
-    let tail_in_question = match tail {
-        Tail::Whole if mark.is_in_question && has_peers => Some(
-            "an earlier start had to cut off the end of the log, and the others have not made good for it yet".into(),
-        ),
-        Tail::Whole => {
-            if stop.behind.word != Behind::Nothing {
-                notes.push(format!("{name} ends at offset {end}: a record there that holds nothing is damaged"));
-            }
-            None
-        }
-        Tail::Lost if !has_peers => return Err(lost(&name, end, letter)),
-        Tail::Lost => Some(format!(
-            "{name} is damaged at offset {end}: a record that had been synced does not verify (case {letter}). It is \
-             cut off, and this node is in doubt until the others have told it what was committed"
-        )),
-        Tail::Questionable if has_peers => Some(format!(
-            "{name} ends at offset {end}: the record there does not verify, and nothing says whether it had been \
-             synced. It is cut off, and this node is in doubt until the others have told it what was committed"
-        )),
-        Tail::Questionable => {
-            let what = if stop.behind.word == Behind::Nothing {
-                "the record there is torn and is cut off"
-            } else {
-                "what follows had not been synced and is cut off"
-            };
-            notes.push(format!("{name} ends at offset {end}: {what}"));
-            None
-        }
-    };
-    for (group, state) in &replay.groups {
-        state.check().map_err(|what| Fault::Missing {
-            file: segment_file(segments[0].sequence.saturating_sub(1)),
-            why: format!("of group {group}, {what}"),
-        })?;
-        if let Some(mark) = &state.found.checkpoint {
-            let file = checkpoint_file(*group, mark.index);
-            if !names.contains(&file) {
-                let why = format!("the log counts on this checkpoint of group {group}");
-                return Err(Fault::Missing { file, why });
-            }
-        }
-    }
+    let name = &segments[position].name;
+    let tail_in_question = doubt(tail, (name, letter), &stop, (mark.is_in_question, has_peers), &mut notes)?;
+    check_groups(&replay, &segments, names)?;
     Ok(Examined {
         identity,
         segments,
@@ -243,9 +203,69 @@ pub(super) fn examine<D: Disk>(
     })
 }
 
+/// Why the end of the log is in question: of this verdict, in this file, for the reason that the letter names. None if
+/// all that was synced is there.
+fn doubt(
+    tail: Tail,
+    (name, letter): (&str, char),
+    stop: &Stop,
+    (was_in_question, has_peers): (bool, bool),
+    notes: &mut Vec<String>,
+) -> Result<Option<String>, Fault> {
+    let end = stop.end;
+    Ok(match tail {
+        Tail::Whole if was_in_question && has_peers => Some(
+            "an earlier start had to cut off the end of the log, and the others have not made good for it yet".into(),
+        ),
+        Tail::Whole => {
+            if stop.behind.word != Behind::Nothing {
+                notes.push(format!("{name} ends at offset {end}: a record there that holds nothing is damaged"));
+            }
+            None
+        }
+        Tail::Lost if !has_peers => return Err(lost(name, end, letter)),
+        Tail::Lost => Some(format!(
+            "{name} is damaged at offset {end}: a record that had been synced does not verify (case {letter} of docs/formats/log.md). It is \
+             cut off, and this node is in doubt until the others have told it what was committed"
+        )),
+        Tail::Questionable if has_peers => Some(format!(
+            "{name} ends at offset {end}: the record there does not verify, and nothing says whether it had been \
+             synced. It is cut off, and this node is in doubt until the others have told it what was committed"
+        )),
+        Tail::Questionable => {
+            let what = if stop.behind.word == Behind::Nothing {
+                "the record there is torn and is cut off"
+            } else {
+                "what follows had not been synced and is cut off"
+            };
+            notes.push(format!("{name} ends at offset {end}: {what}"));
+            None
+        }
+    })
+}
+
+/// Each group goes on where its checkpoint ends, and has it.
+fn check_groups(replay: &Replay, segments: &[Segment], names: &[String]) -> Result<(), Fault> {
+    for (group, state) in &replay.groups {
+        state.check().map_err(|what| Fault::Missing {
+            file: segment_file(segments[0].sequence.saturating_sub(1)),
+            why: format!("of group {group}, {what}"),
+        })?;
+        if let Some(mark) = &state.found.checkpoint {
+            let file = checkpoint_file(*group, mark.index);
+            if !names.contains(&file) {
+                let why = format!("the log counts on this checkpoint of group {group}");
+                return Err(Fault::Missing { file, why });
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The fault of a record that is lost although it had been synced.
 pub(super) fn lost(file: &str, offset: u64, letter: char) -> Fault {
-    let what = format!("a record that had been synced does not verify, or is missing (case {letter})");
+    let what =
+        format!("a record that had been synced does not verify, or is missing (case {letter} of docs/formats/log.md)");
     Fault::damaged(file, offset, what)
 }
 

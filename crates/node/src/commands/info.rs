@@ -7,6 +7,7 @@ use resp::{Args, Writer};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::connection::REDIS_VERSION;
+use super::question::GroupFigures;
 use super::{Answer, ControlCommand, Figures, Local, Outcome, Question, node, overview};
 use crate::catalog::catalog;
 use crate::core::Context;
@@ -16,6 +17,9 @@ use crate::settings::AppendFsync;
 use crate::statistics::Statistics;
 use crate::tally::CallFigures;
 use crate::timing::TimeFigures;
+
+/// Takes a field of a section and its value.
+pub(super) type Line<'a> = dyn FnMut(&str, &dyn std::fmt::Display) + 'a;
 
 pub(super) const INFO: ControlCommand = ControlCommand {
     summary: "Shows what the node is and how it is doing.",
@@ -143,7 +147,7 @@ fn human(bytes: u64) -> String {
 }
 
 /// What is kept for a second site, who follows, and how the cluster is that this one follows.
-fn write_site(core: &Context, line: &mut dyn FnMut(&str, &dyn std::fmt::Display)) {
+fn write_site(core: &Context, line: &mut Line<'_>) {
     let site = &core.host.report.site;
     line("site_backlog", if site.keeps_backlog { &"on" } else { &"off" });
     if site.keeps_backlog {
@@ -191,8 +195,6 @@ fn ratio(raw_bytes: u64, carried_bytes: u64) -> String {
 }
 
 fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], text: &mut String) {
-    let (process, settings, report) = (&core.process, &core.settings, &core.host.report);
-    let groups = || figures.iter().flat_map(|figures| &figures.groups);
     let mut title = section.to_owned();
     title[..1].make_ascii_uppercase();
     if section == "cpu" {
@@ -201,253 +203,278 @@ fn write_section(section: &str, core: &Context, now: Now, figures: &[Figures], t
     text.push_str(&format!("# {title}\r\n"));
     let mut line = |name: &str, value: &dyn std::fmt::Display| text.push_str(&format!("{name}:{value}\r\n"));
     match section {
-        "server" => {
-            let uptime = now.instant.since(process.started_instant).as_secs();
-            line("redis_version", &REDIS_VERSION);
-            line("holdfast_version", &env!("CARGO_PKG_VERSION"));
-            line("redis_git_sha1", &"00000000");
-            line("redis_git_dirty", &0);
-            line("redis_mode", &settings.mode());
-            line("os", &process.operating_system);
-            line("arch_bits", &usize::BITS);
-            line("monotonic_clock", &"POSIX clock_gettime");
-            line("multiplexing_api", &"epoll");
-            line("process_id", &process.process_id);
-            line("process_supervised", &"no");
-            line("run_id", &process.run_id);
-            // The same for all servers that have the same keys: MIGRATE does not carry keys from one to the other.
-            line("cluster_id", &format!("{:032x}", process.cluster));
-            line("tcp_port", &process.tcp_port);
-            line("server_time_usec", &(now.unix.0 * 1_000));
-            line("uptime_in_seconds", &uptime);
-            line("uptime_in_days", &(uptime / 86_400));
-            line("hz", &settings.get("hz"));
-            line("configured_hz", &settings.get("hz"));
-            line("lru_clock", &((now.unix.0 / 1_000) & 0xFF_FFFF));
-            line("executable", &process.executable);
-            line("config_file", &process.config_file);
-            line("io_threads_active", &0);
-            line("cores", &core.core_count);
-        }
-        "clients" => {
-            let count: u64 = figures.iter().map(|figures| figures.session_count).sum();
-            line("connected_clients", &count);
-            line("cluster_connections", &report.links.iter().filter(|link| link.is_up).count());
-            line("maxclients", &settings.get("maxclients"));
-            let most = |field: fn(&Figures) -> u64| figures.iter().map(field).max().unwrap_or(0);
-            line("client_recent_max_input_buffer", &most(|figures| figures.input_bytes_max));
-            line("client_recent_max_output_buffer", &most(|figures| figures.output_bytes_max));
-            let waiting: u64 = figures.iter().map(|figures| figures.waiting_count).sum();
-            line("blocked_clients", &waiting);
-            line("tracking_clients", &figures.iter().map(|figures| figures.tracking.0).sum::<usize>());
-        }
-        "memory" => {
-            let keyspaces: u64 = figures.iter().map(|figures| figures.keyspace_bytes).sum();
-            // The host measures once a second; what has changed since is known for keys.
-            let reported: u64 = figures.iter().map(|figures| figures.reported_keyspace_bytes).sum();
-            let used = (report.used_memory_bytes + keyspaces).saturating_sub(reported);
-            line("used_memory", &used);
-            line("used_memory_human", &human(used));
-            line("used_memory_rss", &report.resident_bytes);
-            line("used_memory_rss_human", &human(report.resident_bytes));
-            let peak = core.memory.peak_bytes.max(used);
-            line("used_memory_peak", &peak);
-            line("used_memory_peak_human", &human(peak));
-            line("used_memory_peak_perc", &format!("{:.2}%", used as f64 * 100.0 / peak.max(1) as f64));
-            line("used_memory_overhead", &used.saturating_sub(keyspaces));
-            line("used_memory_dataset", &keyspaces);
-            line("used_memory_dataset_perc", &format!("{:.2}%", keyspaces as f64 * 100.0 / used.max(1) as f64));
-            let lua: u64 = figures.iter().map(|figures| figures.lua_bytes).sum();
-            let cached = core.scripting.cache.bytes() as u64 * u64::from(core.core_count);
-            line("used_memory_lua", &lua);
-            line("used_memory_vm_eval", &lua);
-            line("used_memory_lua_human", &human(lua));
-            line("used_memory_scripts_eval", &cached);
-            line("number_of_cached_scripts", &core.scripting.cache.len());
-            line("used_memory_vm_functions", &0);
-            line("number_of_functions", &core.scripting.libraries.function_count());
-            line("number_of_libraries", &core.scripting.libraries.len());
-            line("used_memory_vm_total", &lua);
-            line("used_memory_vm_total_human", &human(lua));
-            line("used_memory_scripts", &cached);
-            line("used_memory_scripts_human", &human(cached));
-            line("total_system_memory", &report.system_memory_bytes);
-            line("total_system_memory_human", &human(report.system_memory_bytes));
-            line("maxmemory", &settings.maxmemory_bytes);
-            line("maxmemory_human", &human(settings.maxmemory_bytes));
-            line("maxmemory_policy", &settings.get("maxmemory-policy"));
-            line("allocator_allocated", &report.used_memory_bytes);
-            line("allocator_active", &report.allocator_active_bytes);
-            line("allocator_resident", &report.allocator_resident_bytes);
-            for (of, more, less) in [
-                ("allocator_frag", report.allocator_active_bytes, report.used_memory_bytes),
-                ("allocator_rss", report.allocator_resident_bytes, report.allocator_active_bytes),
-                ("rss_overhead", report.resident_bytes, report.allocator_resident_bytes),
-                ("mem_fragmentation", report.resident_bytes, report.used_memory_bytes),
-            ] {
-                line(&format!("{of}_ratio"), &format!("{:.2}", more as f64 / less.max(1) as f64));
-                line(&format!("{of}_bytes"), &(more as i64 - less as i64));
-            }
-            line("mem_not_counted_for_evict", &0);
-            let waiting: u64 = report.links.iter().map(|link| link.waiting_bytes).sum();
-            line("mem_total_replication_buffers", &waiting);
-            line("mem_clients_normal", &figures.iter().map(|figures| figures.session_bytes).sum::<u64>());
-            line("mem_cluster_links", &waiting);
-            line("mem_aof_buffer", &report.journal.queue_bytes);
-            line("mem_allocator", &"jemalloc");
-            line("active_defrag_running", &0);
-            let sum = |field: fn(&Removals) -> u64| groups().map(|group| field(&group.removals)).sum::<u64>();
-            line("lazyfree_pending_objects", &sum(|removals| removals.to_be_freed));
-            line("lazyfreed_objects", &sum(|removals| removals.freed_later));
-        }
+        "server" => write_server(core, now, &mut line),
+        "clients" => write_clients(core, figures, &mut line),
+        "memory" => write_memory(core, figures, &mut line),
         "persistence" => write_persistence(core, now, figures, &mut line),
-        "stats" => {
-            let sum = total(figures);
-            line("total_connections_received", &sum.connection_count);
-            line("total_commands_processed", &total_calls(figures).values().map(|figures| figures.calls).sum::<u64>());
-            let rate = |of: usize| figures.iter().map(|figures| figures.per_second[of]).sum::<u64>();
-            let kilobytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1_024.0);
-            line("instantaneous_ops_per_sec", &rate(0));
-            line("total_net_input_bytes", &sum.input_bytes);
-            line("total_net_output_bytes", &sum.output_bytes);
-            line("total_net_repl_output_bytes", &report.links.iter().map(|link| link.sent_bytes).sum::<u64>());
-            line("instantaneous_input_kbps", &kilobytes(rate(1)));
-            line("instantaneous_output_kbps", &kilobytes(rate(2)));
-            line("rejected_connections", &report.rejected_count);
-            line("core_wakes", &report.core_wake_count);
-            line("core_helps", &report.core_help_count);
-            line("core_threads", &report.core_thread_count);
-            line("expired_keys", &groups().map(|group| group.removals.expired).sum::<u64>());
-            line("expired_subkeys", &groups().map(|group| group.removals.expired_fields).sum::<u64>());
-            line("evicted_keys", &groups().map(|group| group.evicted_count).sum::<u64>());
-            line("evicted_clients", &sum.evicted_count);
-            line("request_ids", &groups().map(|group| group.request_id_count).sum::<u64>());
-            line("request_ids_bytes", &groups().map(|group| group.request_id_bytes).sum::<u64>());
-            line("request_ids_repeated", &groups().map(|group| group.repeated_count).sum::<u64>());
-            line("watch_reservations", &groups().map(|group| group.reserved_count).sum::<u64>());
-            line("watch_reservations_lapsed", &groups().map(|group| group.reservations_lapsed_count).sum::<u64>());
-            line("keyspace_hits", &sum.lookups.found);
-            line("keyspace_misses", &sum.lookups.missed);
-            for (title, kind) in [
-                ("pubsub_channels", Kind::Channel),
-                ("pubsub_patterns", Kind::Pattern),
-                ("pubsubshard_channels", Kind::Shard),
-            ] {
-                let names: BTreeSet<_> = figures.iter().flat_map(|figures| &figures.names[kind as usize]).collect();
-                line(title, &names.len());
-            }
-            line("tracking_total_keys", &figures.iter().map(|figures| figures.tracking.1).sum::<usize>());
-            line("tracking_total_items", &figures.iter().map(|figures| figures.tracking.2).sum::<usize>());
-            let prefixes: BTreeSet<_> = figures.iter().flat_map(|figures| &figures.prefixes).collect();
-            line("tracking_total_prefixes", &prefixes.len());
-            line("client_output_buffer_limit_disconnections", &sum.cut_count);
-            line("unauthenticated_disconnections", &sum.unauthenticated_count);
-            line("http_disconnections", &sum.http_count);
-            line("replica_reads", &sum.near_read_count);
-            line("unexpected_error_replies", &0);
-            line("latest_fork_usec", &0);
-            line("total_forks", &0);
-            line("migrate_cached_sockets", &core.host.report.migrate_line_count);
-            line("slave_expires_tracked_keys", &0);
-            for counted in ["hits", "misses", "key_hits", "key_misses"] {
-                line(&format!("active_defrag_{counted}"), &0);
-            }
-            line("total_error_replies", &total_errors(figures).values().sum::<u64>());
-            line("total_reads_processed", &sum.read_count);
-            line("total_writes_processed", &sum.write_count);
-            line("io_threaded_reads_processed", &0);
-            line("io_threaded_writes_processed", &0);
-        }
+        "stats" => write_stats(core, figures, &mut line),
         "replication" => overview::write_replication(core, figures, &mut line),
         "site" => write_site(core, &mut line),
-        "cpu" => {
-            let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
-            line("used_cpu_sys", &seconds(report.cpu_system_us));
-            line("used_cpu_user", &seconds(report.cpu_user_us));
-            line("used_cpu_sys_children", &seconds(0));
-            line("used_cpu_user_children", &seconds(0));
-        }
-        "commandstats" => {
-            let times = total_times(figures);
-            for (name, CallFigures { calls, rejected, failed }) in total_calls(figures) {
-                let mean_us = times.get(name).map_or(0.0, TimeFigures::mean_us);
-                let sum_us = (mean_us * calls as f64) as u64;
-                line(
-                    &format!("cmdstat_{name}"),
-                    &format!(
-                        "calls={calls},usec={sum_us},usec_per_call={mean_us:.2},rejected_calls={rejected},\
-                         failed_calls={failed}"
-                    ),
-                );
-            }
-        }
-        "latencystats" => {
-            for (name, times) in total_times(figures).iter().filter(|(_, times)| times.histogram.total() > 0) {
-                let percentiles = settings.get("latency-tracking-info-percentiles").split_whitespace().map(|percent| {
-                    let nanos = times.histogram.percentile(percent.parse().expect("checked when it was set"));
-                    format!("p{percent}={:.3}", nanos as f64 / 1_000.0)
-                });
-                let percentiles = percentiles.collect::<Vec<_>>().join(",");
-                line(&format!("latency_percentiles_usec_{name}"), &percentiles);
-            }
-        }
-        "errorstats" => {
-            for (code, count) in total_errors(figures) {
-                line(&format!("errorstat_{code}"), &format!("count={count}"));
-            }
-        }
+        "cpu" => write_cpu(core, &mut line),
+        "commandstats" => write_command_stats(figures, &mut line),
+        "latencystats" => write_latency_stats(core, figures, &mut line),
+        "errorstats" => write_error_stats(figures, &mut line),
         "cluster" => overview::write_cluster(core, figures, &mut line),
-        "modules" => {
-            for (name, version) in super::server::MODULES {
-                let rest = "api=1,filters=0,usedby=[],using=[],options=[]";
-                line("module", &format!("name={name},ver={version},{rest}"));
-            }
+        "modules" => write_modules(&mut line),
+        "keyspace" => write_keyspace(core, figures, &mut line),
+        _ => write_groups(figures, &mut line),
+    }
+}
+
+fn groups_of(figures: &[Figures]) -> impl Iterator<Item = &GroupFigures> {
+    figures.iter().flat_map(|figures| &figures.groups)
+}
+
+fn write_server(core: &Context, now: Now, line: &mut Line<'_>) {
+    let (process, settings) = (&core.process, &core.settings);
+    let uptime = now.instant.since(process.started_instant).as_secs();
+    line("redis_version", &REDIS_VERSION);
+    line("holdfast_version", &env!("CARGO_PKG_VERSION"));
+    line("redis_git_sha1", &"00000000");
+    line("redis_git_dirty", &0);
+    line("redis_mode", &settings.mode());
+    line("os", &process.operating_system);
+    line("arch_bits", &usize::BITS);
+    line("monotonic_clock", &"POSIX clock_gettime");
+    line("multiplexing_api", &"epoll");
+    line("process_id", &process.process_id);
+    line("process_supervised", &"no");
+    line("run_id", &process.run_id);
+    // The same for all servers that have the same keys: MIGRATE does not carry keys from one to the other.
+    line("cluster_id", &format!("{:032x}", process.cluster));
+    line("tcp_port", &process.tcp_port);
+    line("server_time_usec", &(now.unix.0 * 1_000));
+    line("uptime_in_seconds", &uptime);
+    line("uptime_in_days", &(uptime / 86_400));
+    line("hz", &settings.get("hz"));
+    line("configured_hz", &settings.get("hz"));
+    line("lru_clock", &((now.unix.0 / 1_000) & 0xFF_FFFF));
+    line("executable", &process.executable);
+    line("config_file", &process.config_file);
+    line("io_threads_active", &0);
+    line("cores", &core.core_count);
+}
+
+fn write_clients(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
+    let (settings, report) = (&core.settings, &core.host.report);
+    let count: u64 = figures.iter().map(|figures| figures.session_count).sum();
+    line("connected_clients", &count);
+    line("cluster_connections", &report.links.iter().filter(|link| link.is_up).count());
+    line("maxclients", &settings.get("maxclients"));
+    let most = |field: fn(&Figures) -> u64| figures.iter().map(field).max().unwrap_or(0);
+    line("client_recent_max_input_buffer", &most(|figures| figures.input_bytes_max));
+    line("client_recent_max_output_buffer", &most(|figures| figures.output_bytes_max));
+    let waiting: u64 = figures.iter().map(|figures| figures.waiting_count).sum();
+    line("blocked_clients", &waiting);
+    line("tracking_clients", &figures.iter().map(|figures| figures.tracking.0).sum::<usize>());
+}
+
+fn write_memory(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
+    let (settings, report) = (&core.settings, &core.host.report);
+    let keyspaces: u64 = figures.iter().map(|figures| figures.keyspace_bytes).sum();
+    // The host measures once a second; what has changed since is known for keys.
+    let reported: u64 = figures.iter().map(|figures| figures.reported_keyspace_bytes).sum();
+    let used = (report.used_memory_bytes + keyspaces).saturating_sub(reported);
+    line("used_memory", &used);
+    line("used_memory_human", &human(used));
+    line("used_memory_rss", &report.resident_bytes);
+    line("used_memory_rss_human", &human(report.resident_bytes));
+    let peak = core.memory.peak_bytes.max(used);
+    line("used_memory_peak", &peak);
+    line("used_memory_peak_human", &human(peak));
+    line("used_memory_peak_perc", &format!("{:.2}%", used as f64 * 100.0 / peak.max(1) as f64));
+    line("used_memory_overhead", &used.saturating_sub(keyspaces));
+    line("used_memory_dataset", &keyspaces);
+    line("used_memory_dataset_perc", &format!("{:.2}%", keyspaces as f64 * 100.0 / used.max(1) as f64));
+    let lua: u64 = figures.iter().map(|figures| figures.lua_bytes).sum();
+    let cached = core.scripting.cache.bytes() as u64 * u64::from(core.core_count);
+    line("used_memory_lua", &lua);
+    line("used_memory_vm_eval", &lua);
+    line("used_memory_lua_human", &human(lua));
+    line("used_memory_scripts_eval", &cached);
+    line("number_of_cached_scripts", &core.scripting.cache.len());
+    line("used_memory_vm_functions", &0);
+    line("number_of_functions", &core.scripting.libraries.function_count());
+    line("number_of_libraries", &core.scripting.libraries.len());
+    line("used_memory_vm_total", &lua);
+    line("used_memory_vm_total_human", &human(lua));
+    line("used_memory_scripts", &cached);
+    line("used_memory_scripts_human", &human(cached));
+    line("total_system_memory", &report.system_memory_bytes);
+    line("total_system_memory_human", &human(report.system_memory_bytes));
+    line("maxmemory", &settings.maxmemory_bytes);
+    line("maxmemory_human", &human(settings.maxmemory_bytes));
+    line("maxmemory_policy", &settings.get("maxmemory-policy"));
+    line("allocator_allocated", &report.used_memory_bytes);
+    line("allocator_active", &report.allocator_active_bytes);
+    line("allocator_resident", &report.allocator_resident_bytes);
+    for (of, more, less) in [
+        ("allocator_frag", report.allocator_active_bytes, report.used_memory_bytes),
+        ("allocator_rss", report.allocator_resident_bytes, report.allocator_active_bytes),
+        ("rss_overhead", report.resident_bytes, report.allocator_resident_bytes),
+        ("mem_fragmentation", report.resident_bytes, report.used_memory_bytes),
+    ] {
+        line(&format!("{of}_ratio"), &format!("{:.2}", more as f64 / less.max(1) as f64));
+        line(&format!("{of}_bytes"), &(more as i64 - less as i64));
+    }
+    line("mem_not_counted_for_evict", &0);
+    let waiting: u64 = report.links.iter().map(|link| link.waiting_bytes).sum();
+    line("mem_total_replication_buffers", &waiting);
+    line("mem_clients_normal", &figures.iter().map(|figures| figures.session_bytes).sum::<u64>());
+    line("mem_cluster_links", &waiting);
+    line("mem_aof_buffer", &report.journal.queue_bytes);
+    line("mem_allocator", &"jemalloc");
+    line("active_defrag_running", &0);
+    let sum = |field: fn(&Removals) -> u64| groups_of(figures).map(|group| field(&group.removals)).sum::<u64>();
+    line("lazyfree_pending_objects", &sum(|removals| removals.to_be_freed));
+    line("lazyfreed_objects", &sum(|removals| removals.freed_later));
+}
+
+fn write_stats(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
+    let report = &core.host.report;
+    let sum = total(figures);
+    line("total_connections_received", &sum.connection_count);
+    line("total_commands_processed", &total_calls(figures).values().map(|figures| figures.calls).sum::<u64>());
+    let rate = |of: usize| figures.iter().map(|figures| figures.per_second[of]).sum::<u64>();
+    let kilobytes = |bytes: u64| format!("{:.2}", bytes as f64 / 1_024.0);
+    line("instantaneous_ops_per_sec", &rate(0));
+    line("total_net_input_bytes", &sum.input_bytes);
+    line("total_net_output_bytes", &sum.output_bytes);
+    line("total_net_repl_output_bytes", &report.links.iter().map(|link| link.sent_bytes).sum::<u64>());
+    line("instantaneous_input_kbps", &kilobytes(rate(1)));
+    line("instantaneous_output_kbps", &kilobytes(rate(2)));
+    line("rejected_connections", &report.rejected_count);
+    line("core_wakes", &report.core_wake_count);
+    line("core_helps", &report.core_help_count);
+    line("core_threads", &report.core_thread_count);
+    line("expired_keys", &groups_of(figures).map(|group| group.removals.expired).sum::<u64>());
+    line("expired_subkeys", &groups_of(figures).map(|group| group.removals.expired_fields).sum::<u64>());
+    line("evicted_keys", &groups_of(figures).map(|group| group.evicted_count).sum::<u64>());
+    line("evicted_clients", &sum.evicted_count);
+    line("request_ids", &groups_of(figures).map(|group| group.request_id_count).sum::<u64>());
+    line("request_ids_bytes", &groups_of(figures).map(|group| group.request_id_bytes).sum::<u64>());
+    line("request_ids_repeated", &groups_of(figures).map(|group| group.repeated_count).sum::<u64>());
+    line("watch_reservations", &groups_of(figures).map(|group| group.reserved_count).sum::<u64>());
+    line("watch_reservations_lapsed", &groups_of(figures).map(|group| group.reservations_lapsed_count).sum::<u64>());
+    line("keyspace_hits", &sum.lookups.found);
+    line("keyspace_misses", &sum.lookups.missed);
+    for (title, kind) in
+        [("pubsub_channels", Kind::Channel), ("pubsub_patterns", Kind::Pattern), ("pubsubshard_channels", Kind::Shard)]
+    {
+        let names: BTreeSet<_> = figures.iter().flat_map(|figures| &figures.names[kind as usize]).collect();
+        line(title, &names.len());
+    }
+    line("tracking_total_keys", &figures.iter().map(|figures| figures.tracking.1).sum::<usize>());
+    line("tracking_total_items", &figures.iter().map(|figures| figures.tracking.2).sum::<usize>());
+    let prefixes: BTreeSet<_> = figures.iter().flat_map(|figures| &figures.prefixes).collect();
+    line("tracking_total_prefixes", &prefixes.len());
+    line("client_output_buffer_limit_disconnections", &sum.cut_count);
+    line("unauthenticated_disconnections", &sum.unauthenticated_count);
+    line("http_disconnections", &sum.http_count);
+    line("replica_reads", &sum.near_read_count);
+    line("unexpected_error_replies", &0);
+    line("latest_fork_usec", &0);
+    line("total_forks", &0);
+    line("migrate_cached_sockets", &core.host.report.migrate_line_count);
+    line("slave_expires_tracked_keys", &0);
+    for counted in ["hits", "misses", "key_hits", "key_misses"] {
+        line(&format!("active_defrag_{counted}"), &0);
+    }
+    line("total_error_replies", &total_errors(figures).values().sum::<u64>());
+    line("total_reads_processed", &sum.read_count);
+    line("total_writes_processed", &sum.write_count);
+    line("io_threaded_reads_processed", &0);
+    line("io_threaded_writes_processed", &0);
+}
+
+fn write_cpu(core: &Context, line: &mut Line<'_>) {
+    let report = &core.host.report;
+    let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
+    line("used_cpu_sys", &seconds(report.cpu_system_us));
+    line("used_cpu_user", &seconds(report.cpu_user_us));
+    line("used_cpu_sys_children", &seconds(0));
+    line("used_cpu_user_children", &seconds(0));
+}
+
+fn write_command_stats(figures: &[Figures], line: &mut Line<'_>) {
+    let times = total_times(figures);
+    for (name, CallFigures { calls, rejected, failed }) in total_calls(figures) {
+        let mean_us = times.get(name).map_or(0.0, TimeFigures::mean_us);
+        let sum_us = (mean_us * calls as f64) as u64;
+        line(
+            &format!("cmdstat_{name}"),
+            &format!(
+                "calls={calls},usec={sum_us},usec_per_call={mean_us:.2},rejected_calls={rejected},\
+                 failed_calls={failed}"
+            ),
+        );
+    }
+}
+
+fn write_latency_stats(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
+    let settings = &core.settings;
+    for (name, times) in total_times(figures).iter().filter(|(_, times)| times.histogram.total() > 0) {
+        let percentiles = settings.get("latency-tracking-info-percentiles").split_whitespace().map(|percent| {
+            let nanos = times.histogram.percentile(percent.parse().expect("checked when it was set"));
+            format!("p{percent}={:.3}", nanos as f64 / 1_000.0)
+        });
+        let percentiles = percentiles.collect::<Vec<_>>().join(",");
+        line(&format!("latency_percentiles_usec_{name}"), &percentiles);
+    }
+}
+
+fn write_error_stats(figures: &[Figures], line: &mut Line<'_>) {
+    for (code, count) in total_errors(figures) {
+        line(&format!("errorstat_{code}"), &format!("count={count}"));
+    }
+}
+
+fn write_modules(line: &mut Line<'_>) {
+    for (name, version) in super::server::MODULES {
+        let rest = "api=1,filters=0,usedby=[],using=[],options=[]";
+        line("module", &format!("name={name},ver={version},{rest}"));
+    }
+}
+
+fn write_keyspace(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
+    for database in 0..core.settings.databases {
+        let (mut keys, mut expires, mut ttl, mut hashes) = (0, 0, 0, 0);
+        for figures in figures {
+            let (count, expiring, average, expiring_hashes) = figures.databases[usize::from(database)];
+            keys += count;
+            expires += expiring;
+            ttl = ttl.max(average);
+            hashes += expiring_hashes;
         }
-        "keyspace" => {
-            for database in 0..settings.databases {
-                let (mut keys, mut expires, mut ttl, mut hashes) = (0, 0, 0, 0);
-                for figures in figures {
-                    let (count, expiring, average, expiring_hashes) = figures.databases[usize::from(database)];
-                    keys += count;
-                    expires += expiring;
-                    ttl = ttl.max(average);
-                    hashes += expiring_hashes;
-                }
-                if keys > 0 {
-                    let figures = format!("keys={keys},expires={expires},avg_ttl={ttl},subexpiry={hashes}");
-                    line(&format!("db{database}"), &figures);
-                }
-            }
-        }
-        _ => {
-            for group in groups() {
-                line(
-                    &format!("group{}", group.group),
-                    &format!(
-                        "standing={},term={},applied={},window_bytes={},log_bytes={},changes={},locks={},loaded_perc={},\
-                         staleness_ms={}",
-                        group.standing,
-                        group.term,
-                        group.applied,
-                        group.window_bytes,
-                        group.log_bytes,
-                        group.change_count,
-                        group.lock_count,
-                        group.loaded_percent,
-                        group.staleness_ms.map_or(-1, |staleness| staleness as i64)
-                    ),
-                );
-            }
+        if keys > 0 {
+            let figures = format!("keys={keys},expires={expires},avg_ttl={ttl},subexpiry={hashes}");
+            line(&format!("db{database}"), &figures);
         }
     }
 }
 
-fn write_persistence(
-    core: &Context,
-    now: Now,
-    figures: &[Figures],
-    line: &mut dyn FnMut(&str, &dyn std::fmt::Display),
-) {
+fn write_groups(figures: &[Figures], line: &mut Line<'_>) {
+    for group in groups_of(figures) {
+        line(
+            &format!("group{}", group.group),
+            &format!(
+                "standing={},term={},applied={},window_bytes={},log_bytes={},changes={},locks={},loaded_perc={},\
+                 staleness_ms={}",
+                group.standing,
+                group.term,
+                group.applied,
+                group.window_bytes,
+                group.log_bytes,
+                group.change_count,
+                group.lock_count,
+                group.loaded_percent,
+                group.staleness_ms.map_or(-1, |staleness| staleness as i64)
+            ),
+        );
+    }
+}
+
+fn write_persistence(core: &Context, now: Now, figures: &[Figures], line: &mut Line<'_>) {
     let journal = &core.host.report.journal;
     let groups = || figures.iter().flat_map(|figures| &figures.groups);
     let loading = groups().any(|group| group.standing == "loading");

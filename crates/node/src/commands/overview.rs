@@ -1,13 +1,12 @@
 //! What a node says of its cluster: ROLE, the sections of INFO on replication and the cluster, and HOLDFAST CLUSTER.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 
 use command::{Flag, Refusal};
 use resp::{Args, Writer};
 
 use super::cluster::slot_number;
-use super::info::figures_of;
+use super::info::{Line, figures_of};
 use super::question::GroupFigures;
 use super::{Answer, Body, ControlCommand, Figures, Local, Outcome, Question, container, local, node, plain};
 use crate::balance;
@@ -360,7 +359,7 @@ fn replication_id(core: &Context) -> String {
 }
 
 /// INFO replication.
-pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut dyn FnMut(&str, &dyn Display)) {
+pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     let overview = Overview::of(core, figures);
     let (offset, own_id) = (overview.offset(), replication_id(core));
     match overview.master() {
@@ -407,7 +406,7 @@ pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut 
 }
 
 /// Nodes that are given what this one leads, and replicas of other kinds.
-fn write_followers(core: &Context, replicas: &[Replica<'_>], line: &mut dyn FnMut(&str, &dyn Display)) {
+fn write_followers(core: &Context, replicas: &[Replica<'_>], line: &mut Line<'_>) {
     let followers = &core.host.report.following.followers;
     line("connected_slaves", &(replicas.len() + followers.len()));
     for (number, replica) in replicas.iter().enumerate() {
@@ -424,7 +423,7 @@ fn write_followers(core: &Context, replicas: &[Replica<'_>], line: &mut dyn FnMu
 }
 
 /// INFO cluster.
-pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut dyn FnMut(&str, &dyn Display)) {
+pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     line("cluster_enabled", &u8::from(core.settings.cluster_enabled));
     line("cluster_level", &core.levels.in_force);
     line("cluster_level_lowest", &core.levels.known.lowest);
