@@ -543,3 +543,6 @@ pub const SCRIPT_ATTEMPTS_MAX: u32 = 100;
 
 /// Attempts after which a script gets all keys locked, so that what it reaches for cannot change again.
 pub const SCRIPT_ATTEMPTS_BY_KEY: u32 = 3;
+
+/// A node that has been silent for less is not called away: its leader may have begun a moment ago.
+pub const AWAY_MIN: Duration = Duration::from_secs(5);

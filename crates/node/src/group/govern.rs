@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use resp::Protocol;
+use stdx::Duration;
 use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 
 use super::{Group, LEVEL_OF_SPLITS, Observed, Waiter};
@@ -424,14 +425,23 @@ fn check_removal(node: NodeId, told: &Bulletin, roster: &Roster) -> Result<(), S
     if 2 * active > voters.len() {
         return Ok(());
     }
-    let away: Vec<_> = voters.iter().filter(|other| !is_active(**other)).map(|other| other.0.to_string()).collect();
-    Err(format!(
-        "ERR group {group} would lose its quorum without node {}: of the {} voters left only {active} would be there. \
-         Remove those that are away for good first, or bring them back: {}",
-        node.0,
-        voters.len(),
-        away.join(", ")
-    ))
+    let silent = |other: &NodeId| {
+        let follower = told.followers.iter().find(|follower| follower.node == *other)?;
+        (!is_active(*other)).then_some((other.0, Duration::from_millis(follower.silent_ms)))
+    };
+    let away: Vec<_> = voters.iter().filter_map(silent).collect();
+    let named = away.iter().map(|(other, silence)| format!("{other} (silent for {:.1} s)", silence.as_secs_f64()));
+    let (named, count) = (named.collect::<Vec<_>>().join(", "), voters.len());
+    let why = format!(
+        "group {group} would lose its quorum without node {}: of the {count} voters left only {active} would be there",
+        node.0
+    );
+    // A leader that has just begun has not heard everybody: who names those as dead makes the operator remove them.
+    Err(if away.iter().any(|(_, silence)| *silence < limits::AWAY_MIN) {
+        format!("TRYAGAIN {why}. It is too early to tell whether these are away: {named}")
+    } else {
+        format!("ERR {why}. Remove those that are away for good first, or bring them back: {named}")
+    })
 }
 
 /// Which node should lead each group, so that every node leads as many as any other that could, in the zones that
@@ -485,7 +495,7 @@ mod tests {
             behind_bytes: 0,
             lag_ms: 0,
             resync_count: 0,
-            silent_ms: 0,
+            silent_ms: limits::AWAY_MIN.as_millis() as u64,
         };
         Bulletin {
             group: GroupId(group),
@@ -523,6 +533,12 @@ mod tests {
             let verdict = check_removal(NodeId(*node), &told(0, voters, active), &roster(&[]));
             assert_eq!(verdict.is_ok(), *expected, "node {node} of {voters:?}, with {active:?} there: {verdict:?}");
         }
+        let verdict = check_removal(NodeId(2), &told(0, &[1, 2, 3], &[2]), &roster(&[])).expect_err("node 3 is dead");
+        assert!(verdict.starts_with("ERR ") && verdict.ends_with("3 (silent for 5.0 s)"), "{verdict}");
+        let mut early = told(0, &[1, 2, 3], &[]);
+        early.followers[0].silent_ms = 40;
+        let verdict = check_removal(NodeId(3), &early, &roster(&[])).expect_err("node 2 has not been heard");
+        assert!(verdict.starts_with("TRYAGAIN ") && verdict.ends_with("2 (silent for 0.0 s)"), "{verdict}");
         assert!(check_removal(NodeId(3), &told(0, &[1, 2, 3], &[2, 3]), &roster(&[2])).is_ok());
         assert!(check_removal(NodeId(1), &told(0, &[1, 2], &[2]), &roster(&[2])).is_err(), "the other one leaves");
     }
