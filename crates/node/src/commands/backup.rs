@@ -3,7 +3,7 @@
 use command::{Flag, Refusal};
 use resp::Args;
 
-use super::{Body, ControlCommand, container, number, plain};
+use super::{Body, ControlCommand, container, local, number, plain};
 use crate::core::Core;
 use crate::event::{Action, GroupId, SessionId};
 use crate::letter::{Origin, Request, RequestBody};
@@ -36,6 +36,15 @@ pub(super) const BACKUP: ControlCommand = ControlCommand {
             summary: "Ends a group's part of a backup: it need not be kept.",
             syntax: "name group",
             ..driven("end", 4, end)
+        },
+        ControlCommand {
+            since: "0.1.0",
+            summary: "Lists the subcommands.",
+            flags: &[Flag::Loading, Flag::Stale],
+            ..local("help", 2, |_, _, writer| {
+                super::write_help(writer, "BACKUP", BACKUP.subcommands);
+                Ok(())
+            })
         },
     ],
     flags: FLAGS,

@@ -6,7 +6,7 @@
 use command::{Flag, Group, Refusal};
 use resp::{Args, Writer};
 
-use super::{Body, ControlCommand, container, number, plain};
+use super::{Body, ControlCommand, container, local, number, plain};
 use crate::core::Core;
 use crate::event::{Action, ChangesForm, ChangesRequest, ChangesWish, SessionId};
 use crate::session::{ChangesWait, OwnTicket};
@@ -37,6 +37,14 @@ pub(super) const CHANGES: ControlCommand = ControlCommand {
     group: Group::Generic,
     summary: "Returns what has changed, transaction by transaction, from one cursor to the next.",
     subcommands: &[
+        ControlCommand {
+            summary: "Lists the subcommands.",
+            flags: &[Flag::Loading, Flag::Stale],
+            ..local("help", 2, |_, _, writer| {
+                super::write_help(writer, "CHANGES", CHANGES.subcommands);
+                Ok(())
+            })
+        },
         ControlCommand {
             summary: "Shows from which moment and up to which one this node can return changes.",
             ..driven("info", 2, info)
