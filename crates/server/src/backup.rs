@@ -34,7 +34,7 @@ pub struct BackupArguments {
 
 #[derive(Subcommand, Clone, Debug)]
 enum Verb {
-    Create(create::CreateArguments),
+    Create(Box<create::CreateArguments>),
     List(ListArguments),
     Verify(VerifyArguments),
 }

@@ -17,8 +17,8 @@ use resp::Frame;
 use self::files::{Event, Files, Walk, find};
 use self::sender::Sender;
 use crate::backup::grouped;
+use crate::cluster::door::Door;
 use crate::connection::Connection;
-use crate::login::Login;
 
 /// A server that says nothing for so long is not there.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,11 +40,8 @@ pub struct ImportArguments {
     /// An RDB file, an AOF file, an AOF directory with its manifest, or a directory of Redis that holds them
     #[arg(value_name = "FILE-OR-DIRECTORY")]
     path: PathBuf,
-    /// A server; of a cluster, any of its nodes
-    #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
-    server: String,
     #[command(flatten)]
-    login: Login,
+    door: Door,
     /// Import into a server that holds data: keys of the same name are replaced, others stay (RDB only)
     #[arg(long)]
     replace: bool,
@@ -147,7 +144,7 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
     let files = find(&arguments.path)?;
     let mut connection = None;
     if !arguments.check {
-        connection = Some(arguments.login.connect(&arguments.server, PATIENCE)?);
+        connection = Some(arguments.door.connect(PATIENCE)?);
     }
     let plan = Plan {
         files: &files,
@@ -155,7 +152,7 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
         resume: arguments.resume,
         until: arguments.until,
         is_quiet: arguments.quiet,
-        server: &arguments.server,
+        server: &arguments.door.place(),
     };
     plan.run(connection.as_mut())
 }

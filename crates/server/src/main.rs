@@ -157,4 +157,19 @@ mod tests {
     fn the_words_of_all_verbs_go_together() {
         Arguments::command().debug_assert();
     }
+
+    #[test]
+    fn who_takes_a_server_takes_a_host_and_a_port() {
+        fn look(command: &clap::Command, seen: &mut usize) {
+            let has = |name: &str| command.get_arguments().any(|argument| argument.get_long() == Some(name));
+            if has("server") {
+                *seen += 1;
+                assert!(has("host") && has("port"), "{}", command.get_name());
+            }
+            command.get_subcommands().for_each(|verb| look(verb, seen));
+        }
+        let mut seen = 0;
+        look(&Arguments::command(), &mut seen);
+        assert!(seen > 20, "{seen} verbs take a server");
+    }
 }

@@ -10,8 +10,8 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use resp::Frame;
 
 use crate::backup::grouped;
+use crate::cluster::door::Door;
 use crate::connection::Connection;
-use crate::login::Login;
 
 /// The record of the far side.
 const RECORD: &str = "{holdfast}:site";
@@ -46,11 +46,9 @@ enum SiteVerb {
 
 #[derive(clap::Args, Clone, Debug)]
 struct FarArguments {
-    /// A node of the cluster that follows
-    #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
-    server: String,
+    /// A node of the cluster that follows.
     #[command(flatten)]
-    login: Login,
+    door: Door,
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -88,7 +86,7 @@ pub fn run(arguments: &SiteArguments) -> Result<()> {
 
 impl FarArguments {
     fn connect(&self) -> Result<Connection> {
-        self.login.connect(&self.server, PATIENCE)
+        self.door.connect(PATIENCE)
     }
 }
 
@@ -274,7 +272,7 @@ fn reaches(record: &Record, places: &[i64]) -> bool {
 
 fn hand_over(handover: &HandoverArguments) -> Result<()> {
     let mut far = handover.far.connect()?;
-    let mut near = handover.far.login.connect(&handover.from, PATIENCE)?;
+    let mut near = handover.far.door.login.connect(&handover.from, PATIENCE)?;
     let record = Record::read(&mut far)?;
     ensure!(record.text("phase") == "following", "the second site does not follow: it is {}", record.text("phase"));
     ensure!(record.is_heard(), "the second site does not hear the first one");

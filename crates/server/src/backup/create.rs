@@ -14,8 +14,8 @@ use stdx::{Level, Levels, UnixMillis};
 
 use super::manifest::{MANIFEST_FILE, Manifest, Part, identity, mark};
 use super::{Pace, counted, grouped, staging, told};
+use crate::cluster::door::Door;
 use crate::connection::Connection;
-use crate::login::Login;
 
 /// What a directory's name ends in while its backup is being made.
 pub const UNFINISHED_EXTENSION: &str = "unfinished";
@@ -47,11 +47,8 @@ pub struct CreateArguments {
     /// Where to put it: a directory that is new or empty
     #[arg(value_name = "BACKUP")]
     pub(super) backup: PathBuf,
-    /// A server; of a cluster, any of its nodes
-    #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:6379")]
-    pub(super) server: String,
     #[command(flatten)]
-    pub(super) login: Login,
+    pub(super) door: Door,
     /// Show no progress
     #[arg(long, short)]
     pub(super) quiet: bool,
@@ -99,7 +96,7 @@ pub fn run(arguments: &CreateArguments) -> Result<()> {
 
 impl CreateArguments {
     pub(super) fn connect(&self) -> Result<Connection> {
-        self.login.connect(&self.server, PATIENCE)
+        self.door.connect(PATIENCE)
     }
 }
 

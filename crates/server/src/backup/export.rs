@@ -12,7 +12,7 @@ use redis_files::write::RdbWriter;
 use super::create::{self, CreateArguments};
 use super::manifest::Manifest;
 use super::{Pace, grouped, read_part};
-use crate::login::Login;
+use crate::cluster::door::Door;
 
 /// The first version that has functions and listpacks.
 const VERSION_WITH_LISTPACKS: u16 = 10;
@@ -28,11 +28,8 @@ pub struct ExportArguments {
     /// The file to write; there must be none
     #[arg(value_name = "FILE.rdb")]
     file: PathBuf,
-    /// A server; of a cluster, any of its nodes
-    #[arg(long, short, value_name = "HOST:PORT", default_value = "127.0.0.1:6379", conflicts_with = "backup")]
-    server: String,
     /// Turn this backup into a file, and ask no server
-    #[arg(long, value_name = "BACKUP")]
+    #[arg(long, value_name = "BACKUP", conflicts_with_all = ["server", "host", "port"])]
     backup: Option<PathBuf>,
     /// Version of the format: 9 for Redis 5.0 to 6.2, 10 for Redis 7.0 and later and Valkey, 11 for Redis 7.2 and
     /// later, 12 for Redis 7.4 and later, with deadlines of fields
@@ -40,7 +37,7 @@ pub struct ExportArguments {
         value_parser = clap::value_parser!(u16).range(9..=12))]
     rdb_version: u16,
     #[command(flatten)]
-    login: Login,
+    door: Door,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
@@ -58,12 +55,7 @@ pub fn run(arguments: &ExportArguments) -> Result<()> {
     }
     let mut name = file.clone().into_os_string();
     name.push(".backup");
-    let request = CreateArguments {
-        backup: PathBuf::from(name),
-        server: arguments.server.clone(),
-        login: arguments.login.clone(),
-        quiet: arguments.quiet,
-    };
+    let request = CreateArguments { backup: PathBuf::from(name), door: arguments.door.clone(), quiet: arguments.quiet };
     let mut connection = request.connect()?;
     let staging = super::staging(&request.backup, create::UNFINISHED_EXTENSION, "the backup behind an export")?;
     let written = create::attempts(&mut connection, request.quiet, &staging)

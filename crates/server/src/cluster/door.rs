@@ -44,10 +44,15 @@ impl Door {
 
     /// `HOST:PORT`.
     pub fn place(&self) -> String {
-        self.server.clone().unwrap_or_else(|| {
-            let host = self.host.trim_start_matches('[').trim_end_matches(']');
-            if host.contains(':') { format!("[{host}]:{}", self.port) } else { format!("{host}:{}", self.port) }
-        })
+        self.server.clone().unwrap_or_else(|| place_of(&self.host, self.port))
+    }
+
+    /// Connects, in the second version of the protocol. Every reply is waited for no longer than `patience`.
+    ///
+    /// # Errors
+    /// If there is no server, or it does not let the user in.
+    pub fn connect(&self, patience: Duration) -> Result<Connection> {
+        self.login.connect(&self.place(), patience)
     }
 
     /// Connects and says nothing yet.
@@ -79,6 +84,12 @@ impl Door {
         ask(&mut connection, &words)?;
         Ok(connection)
     }
+}
+
+/// `HOST:PORT`, with an IPv6 address in brackets.
+pub fn place_of(host: &str, port: u16) -> String {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// The answer to one request; an error reply is an error.

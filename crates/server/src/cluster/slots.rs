@@ -64,11 +64,20 @@ pub fn run(arguments: &MoveArguments) -> Result<()> {
 /// Divides slots, or the bytes of their keys, evenly among the groups, and waits until they are there.
 pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
     // Moves that were asked for already go first: only what is held after them can be divided.
-    let status =
-        Watch::new(door).until(|status| match list(status, "groups").iter().map(|of| number(of, "to_give")).sum() {
-            0 => Ok(()),
-            count => Err(format!("{count} slots are still to move, as was asked for before")),
-        })?;
+    let waiting = |status: &Value| list(status, "groups").iter().map(|of| number(of, "to_give")).sum::<u64>();
+    let latest = Cell::new((0, Instant::now()));
+    let status = Watch::new(door).until(|status| {
+        let count = waiting(status);
+        if latest.get().0 != count {
+            latest.set((count, Instant::now()));
+        }
+        if count == 0 || latest.get().1.elapsed() > PATIENCE {
+            Ok(())
+        } else {
+            Err(format!("{count} slots are still to move, as was asked for before"))
+        }
+    })?;
+    ensure!(waiting(&status) == 0, "{}", stuck(waiting(&status)));
     let mut connection = door.open()?;
     let held: Vec<Vec<u16>> = list(&status, "groups").iter().map(|of| slots_of(text(of, "slots"))).collect();
     let weights = if by_bytes { weigh(door, &mut connection, &status)? } else { vec![1; SLOT_COUNT] };
@@ -94,12 +103,7 @@ pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
             }
         })?;
         let missing = all - moves.iter().map(|of| of.count_in(&after)).sum::<u64>();
-        ensure!(
-            missing == 0,
-            "{missing} slots have not moved for {} s: the logs of those who lead their groups say why, and they go on \
-             trying",
-            PATIENCE.as_secs()
-        );
+        ensure!(missing == 0, "{}", stuck(missing));
     }
     let status = ask_status(&mut door.open()?)?;
     let what = |slots: &[u16]| slots.iter().map(|slot| weights[usize::from(*slot)]).sum::<u64>();
@@ -109,6 +113,14 @@ pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
         say_line!("group {} holds {} slots{bytes}", number(of, "group"), slots.len());
     }
     Ok(())
+}
+
+/// What the operator must know when so many slots do not move.
+fn stuck(count: u64) -> String {
+    format!(
+        "{count} slots have not moved for {} s: the logs of the nodes that lead their groups say why. They go on trying",
+        PATIENCE.as_secs()
+    )
 }
 
 /// When not a single slot has moved for so long, the operator must know.

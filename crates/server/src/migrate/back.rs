@@ -45,7 +45,8 @@ pub fn prepare(address: &Address, arguments: &TargetArguments, place: Option<&st
             address.place
         );
         choose_version(&mut ours, &info(&mut old, "server")?)?;
-        let first = arguments.server.first().context("no server was named")?;
+        let servers = arguments.servers();
+        let first = &servers[0];
         let (host, port) = place.unwrap_or(first).rsplit_once(':').context("a server is HOST:PORT")?;
         if let Some((user, password)) = arguments.secret() {
             if let Some(user) = user {
@@ -107,7 +108,7 @@ pub fn run(address: &Address, arguments: &TargetArguments, pause: Duration) -> R
     ensure!(!is_master(&mut old)?, "{} does not follow: `migrate back --prepare` first", address.place);
     ensure!(is_linked(&mut old)?, "{} has no link to the server that it follows: see its log", address.place);
     // The offset is that of the node that the old server is linked to.
-    let first = &mut arguments.connect_to(arguments.server.first().context("no server was named")?)?;
+    let first = &mut arguments.connect_to(&arguments.servers()[0])?;
     let before = config(first, "min-replicas-to-write")?.unwrap_or_else(|| "0".to_owned());
     ensure!(before != REPLICAS_NEVER_MET, "this server takes no writes since an earlier way back");
 

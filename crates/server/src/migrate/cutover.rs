@@ -69,7 +69,7 @@ pub fn run(address: &Address, arguments: &TargetArguments, pause: Duration, leav
     say_line!(
         "cut over at offset {offset} after {} ms: {} has everything and takes writes",
         took.as_millis(),
-        arguments.server.join(",")
+        arguments.servers().join(",")
     );
     if leaves_open {
         say_line!("the source takes writes again: they are not at the target");

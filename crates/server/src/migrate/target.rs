@@ -20,6 +20,7 @@ use stdx::slot::slot_of;
 
 use super::is_over;
 use super::source::ask;
+use crate::cluster::door::place_of;
 use crate::connection::{Connection, named};
 use crate::login::Login;
 
@@ -216,8 +217,14 @@ impl Record {
 #[derive(Clone, Debug, clap::Args)]
 pub struct TargetArguments {
     /// The Holdfast that the data goes to; of a cluster several nodes, with commas between them
-    #[arg(long, short, value_name = "HOST:PORT[,HOST:PORT]", default_value = "127.0.0.1:6379", value_delimiter = ',')]
-    pub server: Vec<String>,
+    #[arg(long, short, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', conflicts_with_all = ["host", "port"])]
+    server: Vec<String>,
+    /// Host of the Holdfast that the data goes to, instead of --server
+    #[arg(long, default_value = "127.0.0.1")]
+    host: String,
+    /// Its port for clients
+    #[arg(long, short, default_value_t = 6379)]
+    port: u16,
     #[command(flatten)]
     login: Login,
     /// The user has asked for the end: what fails is not tried again.
@@ -226,14 +233,22 @@ pub struct TargetArguments {
 }
 
 impl TargetArguments {
+    /// Each as `HOST:PORT`; at least one.
+    pub fn servers(&self) -> Vec<String> {
+        match self.server.as_slice() {
+            [] => vec![place_of(&self.host, self.port)],
+            named => named.to_vec(),
+        }
+    }
+
     /// Connects to the first that answers.
     ///
     /// # Errors
     /// Why none does.
     pub fn connect(&self) -> Result<Connection> {
         let mut last = None;
-        for server in &self.server {
-            match self.login.connect(server, PATIENCE) {
+        for server in self.servers() {
+            match self.login.connect(&server, PATIENCE) {
                 Ok(connection) => return Ok(connection),
                 Err(error) => last = Some(error),
             }

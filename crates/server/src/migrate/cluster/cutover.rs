@@ -75,7 +75,7 @@ pub fn run(
         "cut over from {} primaries after {} ms: {} has everything and takes writes",
         record.places().count(),
         took.as_millis(),
-        arguments.server.join(",")
+        arguments.servers().join(",")
     );
     if leaves_open {
         say_line!("the source takes writes again: they are not at the target");
