@@ -233,6 +233,9 @@ pub const LINK_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// How long it rests before it asks again.
 pub const JOIN_REST: Duration = Duration::from_millis(500);
 
+/// How often the log says why it cannot join while the reason stays the same.
+pub const JOIN_SAID_AGAIN: Duration = Duration::from_secs(10);
+
 /// How often it looks whether it must end.
 pub const JOIN_LOOK: Duration = Duration::from_millis(20);
 

@@ -102,9 +102,9 @@ impl Load {
             let line = match total {
                 0 => format!("reads the log: {seconds} s so far"),
                 _ => format!(
-                    "loads checkpoints: {} of {} MB, {} %, {seconds} s so far",
-                    done / 1_000_000,
-                    total / 1_000_000,
+                    "loads checkpoints: {:.1} of {:.1} MB, {} %, {seconds} s so far",
+                    done as f64 / 1e6,
+                    total as f64 / 1e6,
                     done * 100 / total
                 ),
             };

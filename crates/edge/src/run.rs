@@ -38,8 +38,8 @@ use crate::host_session::Inside;
 use crate::interfaces;
 use crate::lead::{self, Leading};
 use crate::limits::{
-    FINISH_MAX, FINISH_ROUNDS, HAND_OVER_LOOK, HAND_OVER_MAX, JOIN_LOOK, JOIN_PATIENCE, JOIN_REST, LINK_CONNECT_MAX,
-    REPORT_INTERVAL, descriptors_reserved,
+    FINISH_MAX, FINISH_ROUNDS, HAND_OVER_LOOK, HAND_OVER_MAX, JOIN_LOOK, JOIN_PATIENCE, JOIN_REST, JOIN_SAID_AGAIN,
+    LINK_CONNECT_MAX, REPORT_INTERVAL, descriptors_reserved,
 };
 use crate::listener::{Acceptor, ListenOptions, listen, listen_on_all};
 use crate::load;
@@ -535,6 +535,7 @@ impl Joining<'_> {
                 }
             }
         })?;
+        let mut told_last: Option<(String, Instant)> = None;
         let outcome = loop {
             let _ = wanted.send(());
             let answer = loop {
@@ -554,7 +555,11 @@ impl Joining<'_> {
                     break Err(Fault::Setting { name: "join", cause });
                 }
                 Err(Unanswered { cause, .. }) => {
-                    self.log.warning(&format!("cannot join yet: {cause}"));
+                    let is_known = |(last, at): &(String, Instant)| *last == cause && at.elapsed() < JOIN_SAID_AGAIN;
+                    if !told_last.as_ref().is_some_and(is_known) {
+                        self.log.warning(&format!("cannot join yet: {cause}"));
+                        told_last = Some((cause, Instant::now()));
+                    }
                     self.look_for_end(JOIN_REST)?;
                 }
             }
@@ -623,6 +628,10 @@ fn identity(
         return Err(Fault::Setting { name: "join", cause }.into());
     }
     let is_new = known.is_none();
+    if is_new && let Some(file) = foreign_file(directory) {
+        // Said before anything else is: the journal would refuse the directory later.
+        return Err(Fault::data(directory, &journal::Fault::Foreign { file }).into());
+    }
     let identity = match (known, answer) {
         (Some(identity), _) => identity,
         (None, None) => Identity {
@@ -643,12 +652,7 @@ fn identity(
         return Err(Fault::data(directory, &fault).into());
     }
     if is_new && mode.is_own() && authority.is_none() {
-        if let Some(name) = foreign_file(directory) {
-            // The journal refuses it in more words: nothing of ours is left there.
-            log.warning(&format!("{} holds '{name}', which is none of its files", directory.display()));
-        } else {
-            authority = Some(Authority::make()?);
-        }
+        authority = Some(Authority::make()?);
     }
     if let (Some(authority), false) = (&authority, had_authority) {
         authority.write(directory)?;

@@ -224,6 +224,17 @@ impl Directive {
     }
 }
 
+/// Parameters that are no settings.
+const OF_SERVE: [&str; 7] = ["cores", "config", "join", "level-max", "requirepass-file", "token", "token-file"];
+
+/// The parameter that was meant, if one is written nearly like this.
+fn similar(settings: &Settings, name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase();
+    let all = settings.iter().map(|(known, _)| known).chain(OF_SERVE);
+    let nearest = all.map(|known| (strsim::damerau_levenshtein(known, &name), known)).min()?;
+    (nearest.0 <= 1.max(name.len() / 4)).then_some(nearest.1)
+}
+
 /// Cuts the command line into parameters. A word with two dashes begins one; the first word may be a file.
 fn directives(words: &[String]) -> Result<Vec<Directive>, String> {
     let place = "the command line".to_owned();
@@ -456,7 +467,9 @@ impl Plan {
         if name == "save" {
             self.accumulated.push("save");
         }
-        self.settings.set(name, &gathered).map_err(|why| directive.complain(&why))
+        let similar = if Settings::parameter(name).is_none() { similar(&self.settings, name) } else { None };
+        let advice = similar.map_or(String::new(), |meant| format!("; did you mean '{meant}'?"));
+        self.settings.set(name, &gathered).map_err(|why| directive.complain(&format!("{why}{advice}")))
     }
 
     /// All users: the default user with `requirepass`, and what `user` lines or the file of users say.
@@ -679,7 +692,13 @@ mod tests {
     fn a_mistake_is_told_with_its_line_and_text() {
         let path = file("mistake", "port 1\nmaxclient 5\n");
         let told = complaint(&format!("--config {}", path.display()));
-        assert_eq!(told, format!("{}, line 2: 'maxclient 5': Unknown option 'maxclient'", path.display()));
+        assert_eq!(
+            told,
+            format!(
+                "{}, line 2: 'maxclient 5': Unknown option 'maxclient'; did you mean 'maxclients'?",
+                path.display()
+            )
+        );
         fs::write(&path, "port \"1\n").expect("a temporary file");
         let told = complaint(&format!("--config {}", path.display()));
         assert_eq!(told, format!("{}, line 1: 'port \"1': unbalanced quotes in configuration line", path.display()));
@@ -690,6 +709,8 @@ mod tests {
     fn mistakes_on_the_command_line_are_told_as_well() {
         let cases = [
             ("--no-such 1", "the command line: '--no-such 1': Unknown option 'no-such'"),
+            ("--data-dr x", "the command line: '--data-dr x': Unknown option 'data-dr'; did you mean 'data-dir'?"),
+            ("--tokn x", "the command line: '--tokn x': Unknown option 'tokn'; did you mean 'token'?"),
             ("--port", "the command line: '--port': wrong number of arguments"),
             ("--cores 0", "the command line: '--cores 0': needs a number from 1 to 1024"),
             ("--data-dir", "the command line: '--data-dir': wrong number of arguments"),
