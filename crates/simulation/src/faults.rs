@@ -112,7 +112,9 @@ impl Faults {
             (faults.kill_every, faults.power_cut_every, faults.pause_every) = (0, 0, 0);
         }
         if plan.canary == Some(Canary::BoundlessRead) {
+            // Who is cut off stays so for longer than clients allow, and does not forget by a restart.
             faults.partition_every = SECOND;
+            (faults.kill_every, faults.power_cut_every, faults.pause_every) = (0, 0, 0);
         }
         if plan.canary == Some(Canary::ForgottenDoubt) {
             // One loses the end of its log while another cannot be heard and a third knows less.
