@@ -18,6 +18,7 @@ use crate::group::{Group, LOADING, Standing};
 use crate::letter::{HOLDERS_APPLIED, Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::parameters::Pairs;
+use crate::quorum::Answerable;
 use crate::redirect;
 use crate::relay::Purpose;
 use crate::router;
@@ -221,8 +222,8 @@ impl Core {
             _ => unreachable!("only these concern groups"),
         }
         pending.answers = (0..group_count).map(|_| Some(Answer::Versions(Vec::new()))).collect();
-        let refusal = nobody.or_else(|| self.check_quorums(asked.iter().map(|(group, ..)| *group)).err());
-        if let Some(refusal) = refusal {
+        let answerable = self.check_quorums(asked.iter().map(|(group, ..)| *group));
+        if let Some(refusal) = nobody.or(answerable.err()) {
             pending.answers[0] = Some(Answer::Refused(refusal.text().to_owned()));
             asked.clear();
         }
@@ -237,7 +238,7 @@ impl Core {
             let origin = Origin { is_timed, ..self.origin_of(session) };
             let request = Request::new(origin, group, protocol, body);
             let part = group.0 as usize;
-            self.relay.submit(request, Purpose::Question { id, part, places }, self.now.instant);
+            self.relay.submit(request, Purpose::Question { id, part, places }, Answerable::UNDER_WAY, self.now.instant);
         }
     }
 
@@ -265,7 +266,7 @@ impl Core {
             let (places, keys) = of_group.into_iter().unzip();
             let body = RequestBody::Versions { keys, reserve_for: None };
             let request = Request::new(origin, group, Protocol::Resp2, body);
-            self.relay.submit(request, Purpose::Question { id, part, places }, self.now.instant);
+            self.relay.submit(request, Purpose::Question { id, part, places }, Answerable::UNDER_WAY, self.now.instant);
         }
         self.flush_relay(actions);
     }
@@ -297,7 +298,7 @@ impl Core {
         self.questions.pending.insert(id, pending);
         for group in asked {
             let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(HOLDERS_APPLIED));
-            self.relay.submit(request, Purpose::Place { id }, self.now.instant);
+            self.relay.submit(request, Purpose::Place { id }, Answerable::UNDER_WAY, self.now.instant);
         }
     }
 

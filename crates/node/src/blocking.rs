@@ -608,16 +608,17 @@ impl Core {
         let mut words = Vec::new();
         put_words(&mut words, database, args);
         if let Groups::One(group) = self.groups_of(command, args) {
-            if let Err(refusal) = self.check_quorum(group) {
-                return self.sessions.refuse(id, ticket, refusal.text());
-            }
+            let answerable = match self.check_quorum(group) {
+                Ok(answerable) => answerable,
+                Err(refusal) => return self.sessions.refuse(id, ticket, refusal.text()),
+            };
             let body = match command.body {
                 Body::Query(_) => RequestBody::Read(words),
                 Body::Mutate(_) | Body::Container => RequestBody::Write(words),
             };
             let is_timed = self.wants_time(Known::Data(command), args);
             let origin = Origin { ticket, tracks, is_timed, ..self.origin_of(id) };
-            self.send_request(Request::new(origin, group, protocol, body), actions);
+            self.send_request(Request::new(origin, group, protocol, body), answerable, actions);
             return;
         }
         let origin = Origin { ticket, tracks, ..self.origin_of(id) };

@@ -39,7 +39,7 @@ use crate::neighbours::{Hearing, Neighbours};
 use crate::outlet::{Outbox, Outlet};
 use crate::parameters::Parameters;
 use crate::pubsub::Pubsub;
-use crate::quorum::Leaderless;
+use crate::quorum::{Answerable, Leaderless};
 use crate::relay::{Purpose, Relay, Route, Step};
 use crate::roster::{Member, Roster};
 use crate::router;
@@ -742,7 +742,7 @@ impl Core {
             };
             let origin = Origin { durability, ..self.origin_of(SessionId { serial: 0, index: 0 }) };
             let request = Request::new(origin, group, Protocol::Resp2, body);
-            self.relay.submit(request, Purpose::Transaction { id, step }, self.now.instant);
+            self.relay.submit(request, Purpose::Transaction { id, step }, Answerable::UNDER_WAY, self.now.instant);
         }
         self.progress(progress, actions);
     }

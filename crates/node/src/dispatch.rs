@@ -20,6 +20,7 @@ use crate::hot::Load;
 use crate::letter::{Mail, Origin, PlainKind, PlainRequest, Request, RequestBody};
 use crate::limits;
 use crate::observe::other_databases;
+use crate::quorum::Answerable;
 use crate::redirect;
 use crate::relay::Purpose;
 use crate::request_ids::{Named, is_naming};
@@ -544,10 +545,10 @@ impl Core {
         if is_write && !self.reads_have_their_places(id, group) {
             return Next::Postponed(Hold::Answers);
         }
-        if self.has_no_quorum(group) {
-            let text = self.no_quorum_to_read(id, group, Known::Data(command), args);
-            return self.fail(id, &Refusal::new(text));
-        }
+        let answerable = match self.check_quorum_to_read(id, group, Known::Data(command), args) {
+            Ok(answerable) => answerable,
+            Err(refusal) => return self.fail(id, &refusal),
+        };
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         if !is_write && session.owed_count() >= limits::OWED_COUNT_TO_READ_MAX {
             return Next::Postponed(Hold::Answers);
@@ -573,7 +574,7 @@ impl Core {
         put_words(&mut words, database, args);
         let body = kind.body(words);
         let origin = Origin { tracks, is_silent, is_timed, durability, ..Origin::new(node, core, id, ticket) };
-        let number = self.send_request(Request::new(origin, group, protocol, body), actions);
+        let number = self.send_request(Request::new(origin, group, protocol, body), answerable, actions);
         if !is_write && let Some(number) = number {
             self.note_read(id, group, number);
         }
@@ -605,14 +606,19 @@ impl Core {
 
     /// Sends a request to the core of its group, which may be this one, or in a cluster to the leader of the group:
     /// then it has a number.
-    pub(crate) fn send_request(&mut self, request: Request, actions: &mut Vec<Action>) -> Option<u64> {
+    pub(crate) fn send_request(
+        &mut self,
+        request: Request,
+        answerable: Answerable,
+        actions: &mut Vec<Action>,
+    ) -> Option<u64> {
         if self.context.is_clustered {
             let Origin { session, ticket, tracks, .. } = request.origin;
             if tracks {
                 self.remember_request(&request);
             }
             let purpose = Purpose::Client { session, ticket };
-            return Some(self.relay.submit(request, purpose, self.now.instant));
+            return Some(self.relay.submit(request, purpose, answerable, self.now.instant));
         }
         let to = router::core_of(request.group, self.context.core_count);
         if to == self.context.core {
@@ -816,12 +822,17 @@ impl Core {
         if let Err(refusal) = self.context.check_governor(args.at(1)) {
             return self.reject(id, &refusal);
         }
+        let answerable = match self.check_quorum(GroupId(0)) {
+            Ok(answerable) => answerable,
+            Err(refusal) => return self.fail(id, &refusal),
+        };
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let (ticket, protocol) = (session.take_ticket(), session.protocol());
         let mut words = Vec::new();
         put_words(&mut words, 0, args);
         let origin = Origin { ticket, ..self.origin_of(id) };
-        self.send_request(Request::new(origin, GroupId(0), protocol, RequestBody::Govern(words)), actions);
+        let request = Request::new(origin, GroupId(0), protocol, RequestBody::Govern(words));
+        self.send_request(request, answerable, actions);
         Next::Taken
     }
 

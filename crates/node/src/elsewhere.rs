@@ -10,6 +10,7 @@ use crate::dispatch::Groups;
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
+use crate::quorum::Answerable;
 use crate::relay::{Purpose, Step};
 use crate::router;
 use crate::session::Hold;
@@ -137,7 +138,7 @@ impl Core {
                 if let Groups::One(group) = self.groups_of(command, args) {
                     let is_read = !matches!(body, RequestBody::Write(_));
                     let request = Request { is_anew: true, ..Request::new(origin, group, protocol, body) };
-                    let number = self.send_request(request, actions);
+                    let number = self.send_request(request, Answerable::UNDER_WAY, actions);
                     if is_read && let Some(number) = number {
                         self.note_read(origin.session, group, number);
                     }
@@ -183,7 +184,8 @@ impl Core {
         });
         if let Groups::One(group) = groups {
             let body = RequestBody::Exec(packed);
-            self.send_request(Request { is_anew: true, ..Request::new(origin, group, protocol, body) }, actions);
+            let request = Request { is_anew: true, ..Request::new(origin, group, protocol, body) };
+            self.send_request(request, Answerable::UNDER_WAY, actions);
             return;
         }
         let work = Work { is_exec: true, watches, commands, ..Work::new(origin, protocol, self.now.instant) };

@@ -22,6 +22,7 @@ use crate::letter::{DeclinedScript, Mail, Origin, Request, RequestBody, ScriptRe
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::limits;
 use crate::outlet::Outlet;
+use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::request_ids::Named;
 use crate::router;
@@ -238,9 +239,10 @@ impl Core {
             self.begin_script((origin, protocol), database, script, args, declined, None, actions);
             return Next::Taken;
         };
-        if let Err(refusal) = self.check_quorum(home) {
-            return self.fail(id, &refusal);
-        }
+        let answerable = match self.check_quorum(home) {
+            Ok(answerable) => answerable,
+            Err(refusal) => return self.fail(id, &refusal),
+        };
         let is_here = router::core_of(home, core_count) == core;
         let is_free = !is_clustered
             && is_here
@@ -261,12 +263,12 @@ impl Core {
                 self.hold_for_answers(id);
                 let Origin { session, ticket, .. } = origin;
                 let purpose = Purpose::Script { session, ticket, protocol, script };
-                self.relay.submit(request, purpose, self.now.instant);
+                self.relay.submit(request, purpose, answerable, self.now.instant);
             } else {
                 if let Some(session) = self.sessions.get_mut(id) {
                     session.note_script(home);
                 }
-                self.send_request(request, actions);
+                self.send_request(request, answerable, actions);
             }
             return Next::Taken;
         }
@@ -409,14 +411,25 @@ impl Core {
             Ok(change) => change,
             Err(refusal) => return self.refuse_script(id, &refusal),
         };
+        let answerable = match self.check_quorum(GroupId(libraries::HOME)) {
+            Ok(answerable) => answerable,
+            Err(refusal) => return self.refuse_script(id, &refusal),
+        };
         let (origin, _, _) = self.script_origin(id);
         self.hold_for_answers(id);
-        self.send_change(id, origin.ticket, &change, actions);
+        self.send_change(id, origin.ticket, &change, answerable, actions);
         Next::Taken
     }
 
     /// Sends a change of libraries to their home. The home's answer is the reply to this ticket.
-    pub(crate) fn send_change(&mut self, id: SessionId, ticket: u64, change: &Change, actions: &mut Vec<Action>) {
+    pub(crate) fn send_change(
+        &mut self,
+        id: SessionId,
+        ticket: u64,
+        change: &Change,
+        answerable: Answerable,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(session) = self.sessions.get(id) else { return };
         let protocol = session.protocol();
         let origin = Origin { ticket, ..self.origin_of(id) };
@@ -424,9 +437,9 @@ impl Core {
         let request = Request::new(origin, GroupId(libraries::HOME), protocol, body);
         if self.context.is_clustered {
             let Origin { session, ticket, .. } = origin;
-            self.relay.submit(request, Purpose::Libraries { session, ticket }, self.now.instant);
+            self.relay.submit(request, Purpose::Libraries { session, ticket }, answerable, self.now.instant);
         } else {
-            self.send_request(request, actions);
+            self.send_request(request, answerable, actions);
         }
     }
 

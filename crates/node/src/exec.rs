@@ -21,6 +21,8 @@ use crate::event::{Action, GroupId, SessionId};
 use crate::frame;
 use crate::group::Proof;
 use crate::letter::{Origin, Request, RequestBody};
+use crate::libraries;
+use crate::quorum::Answerable;
 use crate::redirect;
 use crate::request_ids::{self, Named};
 use crate::router;
@@ -201,13 +203,19 @@ impl Core {
             self.sessions.get_mut(id).expect("just seen").multi = Some(multi);
             return Next::Postponed(Hold::Answers);
         }
-        if let Groups::One(group) = groups
-            && let Err(refusal) = self.check_quorum(group)
-        {
-            self.sessions.get_mut(id).expect("just seen").discard();
-            self.abandon_watches(id);
-            return self.fail(id, &refusal);
-        }
+        let answerable = match groups {
+            Groups::One(group) => self.check_quorum(group),
+            // It is looked at where work over several groups begins.
+            Groups::None | Groups::Several => Ok(Answerable::UNDER_WAY),
+        };
+        let answerable = match answerable {
+            Ok(answerable) => answerable,
+            Err(refusal) => {
+                self.sessions.get_mut(id).expect("just seen").discard();
+                self.abandon_watches(id);
+                return self.fail(id, &refusal);
+            }
+        };
         if let Groups::One(group) = groups
             && self.is_full(group)
         {
@@ -222,7 +230,7 @@ impl Core {
             self.sessions.get_mut(id).expect("just seen").multi = Some(multi);
             return Next::Postponed(Hold::Answers);
         }
-        self.carry_out(id, multi, groups, has_control, actions);
+        self.carry_out(id, multi, (groups, answerable), has_control, actions);
         Next::Taken
     }
 
@@ -325,7 +333,14 @@ impl Core {
         if has_keyless && groups == Groups::None { Groups::One(GroupId(0)) } else { groups }
     }
 
-    fn carry_out(&mut self, id: SessionId, multi: Multi, groups: Groups, has_control: bool, actions: &mut Vec<Action>) {
+    fn carry_out(
+        &mut self,
+        id: SessionId,
+        multi: Multi,
+        (groups, answerable): (Groups, Answerable),
+        has_control: bool,
+        actions: &mut Vec<Action>,
+    ) {
         let (node, core) = (self.context.node, self.context.core);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let watches = std::mem::take(&mut session.watches);
@@ -382,7 +397,7 @@ impl Core {
                 let is_timed = self.wants_times(&packed, protocol);
                 let origin = Origin { is_timed, ..origin };
                 let body = RequestBody::Exec(packed);
-                self.send_request(Request::new(origin, group, protocol, body), actions);
+                self.send_request(Request::new(origin, group, protocol, body), answerable, actions);
             }
             Groups::Several => {
                 let work = Work {
@@ -537,15 +552,17 @@ impl Core {
             let mut spans: Vec<Span> = Vec::new();
             let (_, args) = Reader::new(&queued.words).words(&mut spans);
             if let commands::Body::Libraries(changing) = command.body {
-                match self.change(changing, args) {
+                let change = self.change(changing, args);
+                let home = self.check_quorum(GroupId(libraries::HOME));
+                match change.and_then(|change| Ok((change, home?))) {
                     Err(refusal) => composition.take_reply(Err(refusal), &Writer::default()),
-                    Ok(change) => {
+                    Ok((change, answerable)) => {
                         let ticket = composition.ticket.number();
                         composition.is_asking = true;
                         composition.data = Some((proof, data));
                         let Some(session) = self.sessions.get_mut(id) else { return };
                         session.composition = Some(composition);
-                        return self.send_change(id, ticket, &change, actions);
+                        return self.send_change(id, ticket, &change, answerable, actions);
                     }
                 }
                 continue;

@@ -14,6 +14,7 @@ use stdx::{Duration, Instant, leb128};
 use crate::core::Core;
 use crate::event::{Action, FollowersAnswer, FollowersForm, FollowersRequest, GroupId, SessionId};
 use crate::letter::{HOLDERS_APPLIED, HOLDERS_LOGGED, Request, RequestBody};
+use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::session::OwnTicket;
 use crate::settings::AppendFsync;
@@ -152,7 +153,7 @@ impl Core {
         for (group, place) in (0..).map(GroupId).zip(places) {
             let origin = self.origin_of(SessionId { serial: 0, index: 0 });
             let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(place));
-            self.relay.submit(request, Purpose::Holders { id }, self.now.instant);
+            self.relay.submit(request, Purpose::Holders { id }, Answerable::UNDER_WAY, self.now.instant);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::core::{Context, Core};
 use crate::event::{Action, GroupId, SessionId};
 use crate::letter::{Request, RequestBody};
 use crate::limits;
+use crate::quorum::Answerable;
 use crate::relay::Purpose;
 
 /// Groups of older levels reserve nothing.
@@ -124,7 +125,7 @@ impl Core {
         for (session, group) in std::mem::take(&mut self.context.reservations_given_up) {
             let request =
                 Request::new(self.origin_of(session), group, resp::Protocol::Resp2, RequestBody::EndReservation);
-            self.relay.submit(request, Purpose::Reservation, self.now.instant);
+            self.relay.submit(request, Purpose::Reservation, Answerable::UNDER_WAY, self.now.instant);
         }
         self.flush_relay(actions);
     }

@@ -15,6 +15,7 @@ use crate::commands::{Answer, Change, Question};
 use crate::core::{Context, Core};
 use crate::event::{Action, GroupId};
 use crate::letter::{Request, RequestBody};
+use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::session::Session;
 use crate::settings::Settings;
@@ -68,11 +69,18 @@ impl Core {
                 }
             }
         }
+        let answerable = match self.check_quorum(GroupId(HOME)) {
+            Ok(answerable) => answerable,
+            Err(refusal) => {
+                self.questions.pending.insert(id, pending);
+                return self.parameters_refused(id, refusal.text(), actions);
+            }
+        };
         let change = encode(change.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let origin = self.origin_of(pending.session);
         self.questions.pending.insert(id, pending);
         let request = Request::new(origin, GroupId(HOME), Protocol::Resp2, RequestBody::Configure(change));
-        self.relay.submit(request, Purpose::Parameters { id }, self.now.instant);
+        self.relay.submit(request, Purpose::Parameters { id }, answerable, self.now.instant);
     }
 
     /// Group 0 has logged it: the leaders of all groups are asked whether they obey.
@@ -92,7 +100,7 @@ impl Core {
         let (session, version) = (pending.session, pending.version);
         for group in (0..self.context.slots.group_count()).map(GroupId) {
             let request = Request::new(self.origin_of(session), group, Protocol::Resp2, RequestBody::Obey(version));
-            self.relay.submit(request, Purpose::Obeyed { id }, self.now.instant);
+            self.relay.submit(request, Purpose::Obeyed { id }, Answerable::UNDER_WAY, self.now.instant);
         }
     }
 

@@ -18,6 +18,16 @@ use crate::event::{GroupId, NodeId, SessionId};
 use crate::limits;
 use crate::nearby;
 
+/// Somebody has asked whether a group can answer: nothing is asked of a group without this. Only this module makes it.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(crate) struct Answerable(());
+
+impl Answerable {
+    /// For the next step of what was admitted when it came, and for what has an end of its own where nobody answers.
+    pub(crate) const UNDER_WAY: Self = Self(());
+}
+
 /// Groups that nobody is known to lead.
 #[derive(Debug, Default)]
 pub(crate) struct Leaderless {
@@ -113,19 +123,53 @@ impl Core {
     /// # Errors
     /// If the group has had no leader for so long that a request does not wait for one.
     #[inline]
-    pub(crate) fn check_quorum(&self, group: GroupId) -> Result<(), Refusal> {
-        if self.has_no_quorum(group) { Err(Refusal::new(self.no_quorum(group))) } else { Ok(()) }
+    pub(crate) fn check_quorum(&self, group: GroupId) -> Result<Answerable, Refusal> {
+        if self.has_no_quorum(group) { Err(Refusal::new(self.no_quorum(group))) } else { Ok(Answerable(())) }
     }
 
     /// The same for several groups.
     ///
     /// # Errors
     /// For the first that has had no leader for so long.
-    pub(crate) fn check_quorums(&self, groups: impl IntoIterator<Item = GroupId>) -> Result<(), Refusal> {
-        if self.context.leaderless.is_empty() {
-            return Ok(());
+    pub(crate) fn check_quorums(&self, groups: impl IntoIterator<Item = GroupId>) -> Result<Answerable, Refusal> {
+        if !self.context.leaderless.is_empty() {
+            groups.into_iter().try_for_each(|group| self.check_quorum(group).map(|_| ()))?;
         }
-        groups.into_iter().try_for_each(|group| self.check_quorum(group))
+        Ok(Answerable(()))
+    }
+
+    /// The same for a read, which the replica of this node may have been asked for before.
+    ///
+    /// # Errors
+    /// The words of the refusal.
+    #[inline]
+    pub(crate) fn check_quorum_to_read(
+        &self,
+        session: SessionId,
+        group: GroupId,
+        known: Known,
+        args: Args<'_>,
+    ) -> Result<Answerable, Refusal> {
+        if self.has_no_quorum(group) {
+            return Err(Refusal::new(self.no_quorum_to_read(session, group, known, args)));
+        }
+        Ok(Answerable(()))
+    }
+
+    /// The same for what is laid out by `entry::put_words`.
+    ///
+    /// # Errors
+    /// The words of the refusal.
+    pub(crate) fn check_quorum_to_read_words(
+        &self,
+        session: SessionId,
+        group: GroupId,
+        words: &[u8],
+    ) -> Result<Answerable, Refusal> {
+        if self.has_no_quorum(group) {
+            return Err(Refusal::new(self.no_quorum_to_read_words(session, group, words)));
+        }
+        Ok(Answerable(()))
     }
 
     /// Why a read is refused when nobody answers it. Where the replica of this node may answer, that was too old, and

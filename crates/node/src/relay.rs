@@ -20,6 +20,7 @@ use stdx::Instant;
 use crate::event::{GroupId, NodeId, SessionId};
 use crate::letter::{Claim, Request, RequestBody, ScriptRequest};
 use crate::limits;
+use crate::quorum::Answerable;
 use crate::transaction::TransactionId;
 
 /// Where a group is led.
@@ -284,7 +285,7 @@ impl Relay {
     }
 
     /// Takes a request; it leaves with the next [`Relay::flush`]. Answers its number.
-    pub fn submit(&mut self, mut request: Request, purpose: Purpose, now: Instant) -> u64 {
+    pub fn submit(&mut self, mut request: Request, purpose: Purpose, _: Answerable, now: Instant) -> u64 {
         let group = request.group;
         let stream = &mut self.streams[group.0 as usize];
         if stream.outstanding.is_empty() {
@@ -681,7 +682,8 @@ mod tests {
     }
 
     fn submit(relay: &mut Relay, body: RequestBody) -> u64 {
-        relay.submit(request(body), Purpose::Client { session: SESSION, ticket: 0 }, Instant::ZERO)
+        let purpose = Purpose::Client { session: SESSION, ticket: 0 };
+        relay.submit(request(body), purpose, Answerable::UNDER_WAY, Instant::ZERO)
     }
 
     fn flush(relay: &mut Relay) -> usize {
@@ -718,7 +720,8 @@ mod tests {
         let ask = |relay: &mut Relay, group| {
             let origin = Origin::new(node, core, SESSION, 0);
             let request = Request::new(origin, GroupId(group), Protocol::Resp2, RequestBody::Write(vec![0]));
-            relay.submit(request, Purpose::Client { session: SESSION, ticket: 0 }, Instant::ZERO)
+            let purpose = Purpose::Client { session: SESSION, ticket: 0 };
+            relay.submit(request, purpose, Answerable::UNDER_WAY, Instant::ZERO)
         };
         let numbers = [ask(&mut relay, 700), ask(&mut relay, 3), ask(&mut relay, 700)];
         assert_eq!(relay.active().map(|(group, _)| group.0).collect::<Vec<_>>(), [3, 700]);
@@ -767,7 +770,7 @@ mod tests {
         let effects = vec![Effect::Key { database: 0, key: b"large".to_vec(), exported }];
         let body = RequestBody::Prepare { transaction, grant: Grant::default(), participants: vec![0], effects };
         let purpose = Purpose::Transaction { id: transaction, step: Step::Prepare };
-        relay.submit(request(body), purpose, Instant::ZERO);
+        relay.submit(request(body), purpose, Answerable::UNDER_WAY, Instant::ZERO);
         assert!(!relay.is_full(GroupId(0)));
         submit(&mut relay, RequestBody::Write(vec![0; limits::SLICED_BYTES_MIN]));
         submit(&mut relay, RequestBody::Write(vec![0; limits::WINDOW_BYTES_MAX]));
@@ -790,7 +793,7 @@ mod tests {
                 waited_ms += 100;
                 let now = Instant::ZERO + stdx::Duration::from_millis(waited_ms);
                 let purpose = Purpose::Client { session: SESSION, ticket: 1 };
-                let other = relay.submit(request(answered.clone()), purpose, now);
+                let other = relay.submit(request(answered.clone()), purpose, Answerable::UNDER_WAY, now);
                 relay.flush(now, |_, _| ());
                 let claim = Claim { boot: 1, group: GroupId(0), number: other };
                 assert!(relay.answered(claim, now).is_some());

@@ -225,16 +225,14 @@ impl Core {
         let (_, args) = Reader::new(&words).words(&mut spans);
         let command = keyspace::resolve(args).expect("LPUSH, RPUSH or ZADD");
         let Groups::One(group) = self.groups_of(command, args) else { unreachable!("it names one key") };
-        let must_wait = self.has_no_quorum(group);
+        let answerable = self.check_quorum(group).ok();
         let now = self.now.instant;
         let orphan = self.waits.orphans.get_mut(&at).expect("just seen");
-        orphan.retry_at = must_wait.then_some(now + limits::RETURN_RETRY);
-        if must_wait {
-            return;
-        }
+        orphan.retry_at = answerable.is_none().then_some(now + limits::RETURN_RETRY);
+        let Some(answerable) = answerable else { return };
         self.sessions.expect_for_orphan(id, ticket, protocol);
         let origin = Origin { ticket, ..self.origin_of(id) };
-        self.send_request(Request::new(origin, group, protocol, RequestBody::Write(words)), actions);
+        self.send_request(Request::new(origin, group, protocol, RequestBody::Write(words)), answerable, actions);
     }
 }
 

@@ -85,7 +85,8 @@ fn ask(core: &mut Core, id: SessionId, ticket: OwnTicket, args: Args<'_>, body: 
         .ok_or_else(|| Refusal::new("ERR There is no such group"))?;
     let protocol = core.sessions.get(id).expect("its request is being looked at").protocol();
     let request = Request::new(core.origin_of(id), GroupId(group), protocol, body);
-    core.relay.submit(request, Purpose::Client { session: id, ticket: ticket.number() }, core.now.instant);
+    let answerable = core.check_quorum(GroupId(group))?;
+    core.relay.submit(request, Purpose::Client { session: id, ticket: ticket.number() }, answerable, core.now.instant);
     Ok(())
 }
 

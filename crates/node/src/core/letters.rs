@@ -10,6 +10,7 @@ use crate::defect::Defect;
 use crate::dispatch::look_up;
 use crate::event::{Action, CoreId, GroupId, Lane, NodeId, SessionId};
 use crate::letter::{Letter, Mail, Piece, PlainKind, Request, RequestBody};
+use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::wire::{self, Wire};
 use crate::{entry, router, validate};
@@ -127,7 +128,7 @@ impl Core {
             Mail::Move { by, id, group, step, body } => {
                 let origin = self.origin_of(SessionId { serial: 0, index: 0 });
                 let request = Request::new(origin, group, Protocol::Resp2, body);
-                self.relay.submit(request, Purpose::Move { by, id, step }, self.now.instant);
+                self.relay.submit(request, Purpose::Move { by, id, step }, Answerable::UNDER_WAY, self.now.instant);
             }
             Mail::Retry(request) => self.retry_script(request, actions),
             Mail::Declined(declined) => self.take_declined(declined, actions),

@@ -96,16 +96,16 @@ impl Core {
         let NearRead { origin, group, protocol, words, .. } = read;
         let Some(session) = self.sessions.get_mut(origin.session) else { return };
         session.is_declined(origin.ticket);
-        if self.has_no_quorum(group) {
-            let text = self.no_quorum_to_read_words(origin.session, group, &words);
-            return self.sessions.refuse(origin.session, origin.ticket, &text);
-        }
+        let answerable = match self.check_quorum_to_read_words(origin.session, group, &words) {
+            Ok(answerable) => answerable,
+            Err(refusal) => return self.sessions.refuse(origin.session, origin.ticket, refusal.text()),
+        };
         let mut spans: Vec<Span> = Vec::new();
         let (_, args) = Reader::new(&words).words(&mut spans);
         let is_timed = lookup(args).is_ok_and(|known| self.wants_time(known, args));
         let origin = Origin { is_timed, ..origin };
         let request = Request::new(origin, group, protocol, RequestBody::ReadAtOnce(words));
-        if let Some(number) = self.send_request(request, actions) {
+        if let Some(number) = self.send_request(request, answerable, actions) {
             self.note_read(origin.session, group, number);
         }
     }

@@ -123,6 +123,34 @@ fn a_question_to_a_replica_that_does_not_catch_up_has_an_end() {
     }
 }
 
+/// When it is known that nobody can answer, no kind of request waits for its time to pass.
+#[test]
+fn what_concerns_the_whole_cluster_is_refused_at_once_as_everything_else_is() {
+    let mut apart = Apart::new();
+    apart.pass(Duration::from_secs(10));
+    for line in [
+        "SET foo 2",
+        "GET foo",
+        "MSET foo 1 bar 2",
+        "EVAL 'return redis.call(\"get\",KEYS[1])' 1 foo",
+        "MULTI\r\nSET foo 3\r\nEXEC",
+        "HOLDFAST REMOVE 2",
+        "HOLDFAST REBALANCE",
+        "CONFIG SET replace-after 600",
+        "ACL SETUSER alice on",
+        "FUNCTION FLUSH",
+        "MULTI\r\nFUNCTION FLUSH\r\nEXEC",
+        "BACKUP READ 0123456789abcdef0123456789abcdef 0 0",
+        "DBSIZE",
+    ] {
+        apart.send(line);
+        apart.pass(Duration::from_millis(100));
+        let (client, former) = (apart.client, apart.former);
+        let told = apart.nodes.host(former).received(client);
+        assert!(told.contains("-CLUSTERDOWN No quorum of the group answers: group 0 "), "{line}: {told}");
+    }
+}
+
 #[test]
 fn others_are_not_counted_by_who_does_not_know_what_they_hold() {
     let mut apart = Apart::new();
