@@ -59,7 +59,8 @@ impl Fault {
             journal::Fault::Newer { .. } => ": start the version that wrote it",
             journal::Fault::Full { .. } => ": make room and start again",
             journal::Fault::Foreign { .. } if file_of_redis(directory).is_some() => {
-                ". It is a directory of Redis: bring its data into a running server with holdfast import DIRECTORY"
+                ". It is a directory of Redis: bring its data into a running server with holdfast import DIRECTORY, \
+                 or start with an empty --data-dir and --import DIRECTORY"
             }
             journal::Fault::Io { .. } | journal::Fault::Foreign { .. } | journal::Fault::Level { .. } => "",
         };

@@ -43,6 +43,11 @@ impl HostSession {
         Ok(Self { stream: ours, decoder: FrameDecoder::new() })
     }
 
+    /// The socket, for who speaks the protocol in a way of their own.
+    pub fn into_stream(self) -> UnixStream {
+        self.stream
+    }
+
     /// The reply to one request.
     ///
     /// # Errors
@@ -82,7 +87,7 @@ impl HostSession {
     }
 }
 
-/// What the thread that makes scheduled backups is given of its server.
+/// What a thread that works inside of a server, such as the one for scheduled backups, is given of it.
 pub struct Inside {
     host: Arc<Host>,
 }

@@ -94,6 +94,8 @@ pub struct Options {
     /// Makes backups into this directory from time to time (`backup-dir`), until the process ends. The binary knows how
     /// they look.
     pub back_up: fn(Inside, PathBuf),
+    /// What the server is started for, if that is not to serve: done on a thread of its own, while data are loaded.
+    pub begin_with: Option<Box<dyn FnOnce(Inside) + Send>>,
 }
 
 /// How a node meets others.
@@ -167,8 +169,12 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let started = clock::now();
     log.set_quiet(matches!(options.settings.get("loglevel"), "warning" | "nothing"));
     tell_start(&options, &log);
-    let supervisor = Supervisor::of_environment();
-    supervisor.status("loads");
+    let mut supervisor = Supervisor::of_environment();
+    supervisor.status(if options.begin_with.is_some() { "prepares data" } else { "loads" });
+    if options.begin_with.is_some() {
+        // It does not serve, and the server that will has yet to begin.
+        supervisor = Supervisor::default();
+    }
     let (news, heard) = mpsc::channel();
     signals::listen(news.clone()).map_err(system("listen for signals"))?;
     limit_clients(&mut options.settings, options.core_count, &log);
@@ -257,6 +263,10 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
         let (inside, folder, back_up) = (Inside::new(Arc::clone(&host)), PathBuf::from(folder), options.back_up);
         // It ends with the process: what it has not finished is no backup.
         start("backups", move || back_up(inside, folder))?;
+    }
+    if let Some(begin) = options.begin_with {
+        let inside = Inside::new(Arc::clone(&host));
+        start("begin", move || begin(inside))?;
     }
     let directory = options.data_directory;
     load::start(Arc::clone(&host), directory.clone(), identity, options.settings)?;

@@ -63,8 +63,8 @@ impl Connection {
 
     /// From now on.
     pub fn wait_at_most(&mut self, patience: Duration) -> io::Result<()> {
-        self.stream.socket().set_read_timeout(Some(patience))?;
-        self.stream.socket().set_write_timeout(Some(patience))
+        self.stream.set_read_timeout(patience)?;
+        self.stream.set_write_timeout(patience)
     }
 
     /// Sends bytes as they are.

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use resp::Frame;
 
-use self::files::{Event, Files, Walk, find};
+use self::files::{Event, Walk};
+pub use self::files::{Files, find};
 use self::sender::Sender;
 use crate::backup::grouped;
 use crate::cluster::door::Door;
@@ -152,9 +153,19 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
         resume: arguments.resume,
         until: arguments.until,
         is_quiet: arguments.quiet,
-        server: &arguments.door.place(),
+        server: Some(arguments.door.place()),
     };
-    plan.run(connection.as_mut())
+    plan.run(connection.as_mut())?.iter().for_each(|line| say_line!("{line}"));
+    Ok(())
+}
+
+/// Brings files into a server that is new; answers what was done, for people. It cannot be continued half-way.
+///
+/// # Errors
+/// What an operator must know.
+pub fn into_new(files: &Files, connection: &mut Connection) -> Result<Vec<String>> {
+    let plan = Plan { files, replace: false, resume: false, until: None, is_quiet: false, server: None };
+    plan.run(Some(connection))
 }
 
 struct Plan<'a> {
@@ -163,11 +174,13 @@ struct Plan<'a> {
     resume: bool,
     until: Option<i64>,
     is_quiet: bool,
-    server: &'a str,
+    /// Of which the state of the import is noted beside the files, so that it can be continued.
+    server: Option<String>,
 }
 
 impl Plan<'_> {
-    fn run(&self, connection: Option<&mut Connection>) -> Result<()> {
+    /// What was done, for people.
+    fn run(&self, connection: Option<&mut Connection>) -> Result<Vec<String>> {
         let begun = Instant::now();
         let mut progress = Progress::new("checks", self.files.bytes, self.is_quiet);
         let (findings, walk) = self.check(&mut progress)?;
@@ -181,13 +194,9 @@ impl Plan<'_> {
                 "--until needs the times that Redis notes with aof-timestamp-enabled: none here"
             );
         }
-        let Some(connection) = connection else {
-            self.tell(&findings, None);
-            return Ok(());
-        };
+        let Some(connection) = connection else { return Ok(self.lines(&findings, None)) };
         self.send(connection, &findings)?;
-        self.tell(&findings, Some(begun.elapsed()));
-        Ok(())
+        Ok(self.lines(&findings, Some(begun.elapsed())))
     }
 
     fn check(&self, progress: &mut Progress) -> Result<(Findings, Walk)> {
@@ -202,7 +211,7 @@ impl Plan<'_> {
     }
 
     fn send(&self, connection: &mut Connection, findings: &Findings) -> Result<()> {
-        let state = State::new(self.files, self.server);
+        let state = self.server.as_deref().map(|server| State::new(self.files, server));
         let mut skip = 0;
         if findings.is_log {
             ensure!(!self.resume, "an AOF cannot be continued in the middle: empty the server and begin again");
@@ -211,8 +220,8 @@ impl Plan<'_> {
                 "an AOF tells what happened to keys from the beginning on: it needs an empty server"
             );
         } else if self.resume {
-            skip = state.read()?;
-        } else if state.path.exists() {
+            skip = state.as_ref().context("nothing says how far it was")?.read()?;
+        } else if let Some(state) = state.as_ref().filter(|state| state.path.exists()) {
             bail!(
                 "an import of this file was interrupted: continue it with --resume, or remove {} to start over",
                 state.path.display()
@@ -245,7 +254,10 @@ impl Plan<'_> {
             keys += u64::from(matches!(event, Event::Key(_) | Event::Requests { .. }));
             sender.send(seen, place, event)?;
             progress.show(place, keys, skipped);
-            if !findings.is_log && saved.elapsed() > PROGRESS_INTERVAL {
+            if let Some(state) = &state
+                && !findings.is_log
+                && saved.elapsed() > PROGRESS_INTERVAL
+            {
                 saved = Instant::now();
                 state.write(sender.acknowledged().max(skip))?;
             }
@@ -258,7 +270,7 @@ impl Plan<'_> {
                 if findings.is_log {
                     set_import_mode(connection, false)?;
                 }
-                state.remove();
+                state.iter().for_each(State::remove);
                 Ok(())
             }
             Err(error) if findings.is_log => {
@@ -266,14 +278,18 @@ impl Plan<'_> {
                 let _ = set_import_mode(connection, false);
                 Err(error.context("the import has stopped half-way: empty the server before you begin again"))
             }
-            Err(error) => {
-                state.write(sender.acknowledged().max(skip))?;
-                Err(error.context("the import has stopped half-way: --resume continues it"))
-            }
+            Err(error) => match state {
+                None => Err(error),
+                Some(state) => {
+                    state.write(sender.acknowledged().max(skip))?;
+                    Err(error.context("the import has stopped half-way: --resume continues it"))
+                }
+            },
         }
     }
 
-    fn tell(&self, findings: &Findings, took: Option<Duration>) {
+    /// What was found, or imported in that time, for people.
+    fn lines(&self, findings: &Findings, took: Option<Duration>) -> Vec<String> {
         let done = if took.is_some() { "imported" } else { "found" };
         let what = if findings.keys == 1 { "key" } else { "keys" };
         let mut line = format!("{}: {} {what} {done}", self.files.path.display(), grouped(findings.keys));
@@ -288,22 +304,22 @@ impl Plan<'_> {
             let rate = (findings.keys + findings.requests) as f64 / took.as_secs_f64().max(0.001);
             line.push_str(&format!(", in {:.1} s ({} a second)", took.as_secs_f64(), grouped(rate as u64)));
         }
-        say_line!("{line}");
+        let mut lines = vec![line];
         if findings.expired > 0 {
-            say_line!("{} of the keys have expired meanwhile", grouped(findings.expired));
+            lines.push(format!("{} of the keys have expired meanwhile", grouped(findings.expired)));
         }
         let writer = ["redis-ver", "valkey-ver"].iter().find_map(|name| Some((*name, findings.about(name)?)));
         if let Some((name, version)) = writer {
             let vendor = if name == "valkey-ver" { "Valkey" } else { "Redis" };
-            say_line!("written by {vendor} {version}");
+            lines.push(format!("written by {vendor} {version}"));
         }
         if let (Some(id), Some(offset)) = (findings.about("repl-id"), findings.about("repl-offset")) {
-            say_line!("replication id {id}, offset {offset}");
+            lines.push(format!("replication id {id}, offset {offset}"));
         }
-        findings.modules.lines("keys of modules left out").iter().for_each(|line| say_line!("{line}"));
-        for module in &findings.auxiliary {
-            say_line!("what the module of type {module} keeps beside its keys was left out");
-        }
+        lines.extend(findings.modules.lines("keys of modules left out"));
+        let left_out = |module: &String| format!("what the module of type {module} keeps beside its keys was left out");
+        lines.extend(findings.auxiliary.iter().map(left_out));
+        lines
     }
 }
 

@@ -3,6 +3,7 @@
 //! Both are read as `redis-server` reads them: `--name value [value …]` for every parameter, an optional file as the
 //! first word, and in files one parameter a line, with quotes, comments and `include`.
 
+mod bring_in;
 pub mod check;
 mod directives;
 
@@ -18,6 +19,7 @@ use node::acl::Users;
 use node::settings::Settings;
 use stdx::{Level, Levels};
 
+use self::bring_in::BringIn;
 use self::directives::{Class, fate, is_news, own_name};
 use crate::words::split_words;
 
@@ -49,6 +51,8 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --bind ADDRESS…         where to listen: IPv4, IPv6, * or ::*;
                           with a leading - it may be missing            [127.0.0.1 -::1]
   --data-dir DIR          where data are kept                           [holdfast-data]
+  --import FILE           with an empty directory: bring in an RDB or AOF file of Redis or Valkey, or a directory of
+                          them, before clients are served; without effect once that is done
   --join HOST:PORT        with an empty directory: join the cluster of the node with this cluster port
   --token TOKEN           what lets the node in there: see `holdfast cluster invite`; also HOLDFAST_TOKEN,
                           or --token-file FILE, neither of which shows in lists of processes
@@ -111,6 +115,8 @@ struct Plan {
     join: String,
     /// What lets it in there.
     token: Option<Token>,
+    /// Files of a Redis that a new directory is filled with.
+    import: Option<PathBuf>,
     /// What becomes of each directive.
     verdicts: Vec<Verdict>,
     /// What cannot be obeyed is only noted.
@@ -150,14 +156,22 @@ impl Verdict {
 /// # Errors
 /// One line for the operator.
 pub fn run(words: &[String]) -> Result<(), String> {
-    let options = match options(words)? {
-        Some(options) => options,
-        None => {
-            say!("{HELP}");
-            return Ok(());
-        }
+    let Some((options, import)) = options(words)? else {
+        say!("{HELP}");
+        return Ok(());
     };
     end_with_a_panic();
+    let (settings, directory) = (options.settings.clone(), options.data_directory.clone());
+    let logged = |why: String| {
+        edge::log_failure(&settings, &why);
+        why
+    };
+    if let Some(import) = BringIn::planned(&directory, import).map_err(logged)? {
+        return match import.run(options).map_err(|error| logged(format!("{error:#}")))? {
+            true => begin_anew(words, None),
+            false => Ok(()),
+        };
+    }
     match edge::run(options).map_err(|fault| fault.to_string())? {
         Ended::Stopped => Ok(()),
         Ended::Again => begin_anew(words, None),
@@ -193,15 +207,16 @@ fn begin_anew(words: &[String], invited: Option<&Invited>) -> Result<(), String>
 
 /// What to run; nothing if help is asked for. What is wrong with it is in the log as well, if one is named before the
 /// mistake.
-fn options(words: &[String]) -> Result<Option<Options>, String> {
+fn options(words: &[String]) -> Result<Option<(Options, Option<PathBuf>)>, String> {
     if words.iter().any(|word| word == "--help" || word == "-h") {
         return Ok(None);
     }
     let mut plan = Plan::new()?;
     let outcome = plan.fill(words);
     let settings = plan.settings.clone();
+    let import = plan.import.clone();
     let options = outcome.and_then(|()| plan.into_options());
-    options.inspect_err(|why| edge::log_failure(&settings, why)).map(Some)
+    options.inspect_err(|why| edge::log_failure(&settings, why)).map(|options| Some((options, import)))
 }
 
 /// One parameter with its values, and where it was given.
@@ -225,7 +240,8 @@ impl Directive {
 }
 
 /// Parameters that are no settings.
-const OF_SERVE: [&str; 7] = ["cores", "config", "join", "level-max", "requirepass-file", "token", "token-file"];
+const OF_SERVE: [&str; 8] =
+    ["cores", "config", "import", "join", "level-max", "requirepass-file", "token", "token-file"];
 
 /// The parameter that was meant, if one is written nearly like this.
 fn similar(settings: &Settings, name: &str) -> Option<&'static str> {
@@ -277,6 +293,7 @@ impl Plan {
             users: Vec::new(),
             join: String::new(),
             token: None,
+            import: None,
             verdicts: Vec::new(),
             is_trial: false,
         })
@@ -409,6 +426,10 @@ impl Plan {
                 }
                 self.join.clone_from(address);
             }
+            "import" => {
+                let [path] = values else { return Err(directive.complain("needs the name of a file or a directory")) };
+                self.import = Some(PathBuf::from(path));
+            }
             "token" => {
                 let [text] = values else { return Err(directive.complain("needs a token")) };
                 // The words themselves are a secret.
@@ -505,6 +526,11 @@ impl Plan {
             // Until it is known how far this cluster is, clients change nothing.
             self.settings.set("site-read-only", "yes")?;
         }
+        if self.import.is_some() && !(self.join.is_empty() && self.settings.get("follow").is_empty()) {
+            return Err(
+                "--import fills the directory of a new cluster: --join and --follow bring other data".to_owned()
+            );
+        }
         let core_count = self
             .core_count
             .unwrap_or_else(|| thread::available_parallelism().map_or(1, |count| default_core_count(count.get())));
@@ -574,6 +600,7 @@ impl Plan {
             levels: self.levels,
             allocated: crate::allocator::allocated,
             back_up: crate::backup::schedule::run,
+            begin_with: None,
             settings: self.settings,
         })
     }

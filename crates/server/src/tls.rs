@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,6 +54,8 @@ impl TlsArguments {
 pub enum Stream {
     Plain(TcpStream),
     Tls(Box<SecureStream>),
+    /// To the server of this very process.
+    Local(UnixStream),
 }
 
 impl Stream {
@@ -71,11 +74,27 @@ impl Stream {
         })
     }
 
-    /// The socket beneath.
-    pub fn socket(&self) -> &TcpStream {
+    /// No read waits for longer.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn set_read_timeout(&self, timeout: Duration) -> io::Result<()> {
         match self {
-            Self::Plain(socket) => socket,
-            Self::Tls(stream) => &stream.sock,
+            Self::Plain(socket) => socket.set_read_timeout(Some(timeout)),
+            Self::Tls(stream) => stream.sock.set_read_timeout(Some(timeout)),
+            Self::Local(socket) => socket.set_read_timeout(Some(timeout)),
+        }
+    }
+
+    /// No write waits for longer.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn set_write_timeout(&self, timeout: Duration) -> io::Result<()> {
+        match self {
+            Self::Plain(socket) => socket.set_write_timeout(Some(timeout)),
+            Self::Tls(stream) => stream.sock.set_write_timeout(Some(timeout)),
+            Self::Local(socket) => socket.set_write_timeout(Some(timeout)),
         }
     }
 }
@@ -84,6 +103,7 @@ impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.read(buffer),
+            Self::Local(socket) => socket.read(buffer),
             Self::Tls(stream) => stream.read(buffer).map_err(edge::in_words),
         }
     }
@@ -93,6 +113,7 @@ impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.write(bytes),
+            Self::Local(socket) => socket.write(bytes),
             Self::Tls(stream) => stream.write(bytes).map_err(edge::in_words),
         }
     }
@@ -100,6 +121,7 @@ impl Write for Stream {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(socket) => socket.flush(),
+            Self::Local(socket) => socket.flush(),
             Self::Tls(stream) => stream.flush().map_err(edge::in_words),
         }
     }

@@ -125,7 +125,7 @@ impl Feed {
     /// If it does not come, or those of `take`.
     pub fn copy(&mut self, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let line = self.line().context("the near Redis makes a copy of its data")?;
-        self.stream.socket().set_read_timeout(Some(PAUSE))?;
+        self.stream.set_read_timeout(PAUSE)?;
         if let Some(mark) = line.strip_prefix("$EOF:") {
             ensure!(mark.len() == MARK_BYTES, "the near Redis announces a copy with '{line}'");
             return self.marked_copy(mark.as_bytes(), take);
@@ -168,7 +168,7 @@ impl Feed {
     /// If the source is gone.
     pub fn read(&mut self) -> Result<&[u8]> {
         if self.position == self.buffer.len() {
-            self.stream.socket().set_read_timeout(Some(PAUSE))?;
+            self.stream.set_read_timeout(PAUSE)?;
             self.fill()?;
         }
         let from = self.position;

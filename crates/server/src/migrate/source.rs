@@ -285,7 +285,7 @@ impl Link {
         stream: &SpoolWriter,
         figures: &Figures,
     ) -> Result<()> {
-        self.stream.socket().set_read_timeout(Some(ACKNOWLEDGE_INTERVAL)).context("the link")?;
+        self.stream.set_read_timeout(ACKNOWLEDGE_INTERVAL).context("the link")?;
         let mut copy = copy.filter(|_| copy_bytes > 0);
         let mut rest = copy_bytes;
         let (mut heard, mut told) = (Instant::now(), Instant::now());

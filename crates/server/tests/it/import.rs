@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use resp::Frame;
 
-use crate::harness::{Client, Folder, Server, ServerOptions, Stock, fail, succeed, text};
+use crate::harness::{Client, Folder, Server, ServerOptions, Stock, binary, fail, free_port, succeed, text};
 
 fn serve(folder: &Folder) -> Server {
     Server::start(&ServerOptions::new(&folder.path().join("data")).extra(&["--cores", "3"]))
@@ -87,6 +88,70 @@ fn contents(client: &mut Client) -> Vec<String> {
     client.show("SELECT 0");
     lines.sort();
     lines
+}
+
+/// What `serve --import` is told when it does not come to serve.
+fn refused(words: &[&str]) -> String {
+    let output = Command::new(binary()).arg("serve").args(words).output().expect("the binary runs");
+    assert!(!output.status.success(), "{words:?} should not serve");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_new_directory_is_filled_before_anybody_is_served() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &[]) else { return };
+    let mut theirs = stock.client();
+    fill(&mut theirs);
+    assert_eq!(theirs.show("DEBUG POPULATE 200000 many 20"), "OK");
+    assert_eq!(theirs.show("SAVE"), "OK");
+    let redis = folder.path().join("redis");
+    let (path, data) = (text(&redis).to_owned(), folder.path().join("data"));
+    let port = free_port().to_string();
+    let words = ["--data-dir", text(&data), "--port", port.as_str()];
+
+    // What is no such file leaves nothing behind.
+    let told = refused(&[&words[..], &["--import", text(&data)]].concat());
+    assert!(told.contains("No such file") && !data.exists(), "{told}");
+
+    // Nor is the directory of that Redis filled.
+    let told = refused(&["--data-dir", &path, "--port", &port, "--import", &path]);
+    assert!(told.contains("none of Holdfast's") && !redis.join(".import").exists(), "{told}");
+
+    // It is killed on the way: nobody is served a part of the data.
+    let mut child = Command::new(binary())
+        .arg("serve")
+        .args(words)
+        .args(["--import", &path])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    let begun = Instant::now();
+    while !data.join("identity").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it does not begin");
+        thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().expect("a process to be killed");
+    child.wait().expect("its end");
+    let told = refused(&words);
+    assert!(told.contains("has not come to its end") && told.contains(&format!("--import {path}")), "{told}");
+
+    let options = ServerOptions::new(&data).extra(&["--cores", "3", "--import", &path]);
+    let server = Server::start(&options);
+    let mut ours = server.client();
+    assert_eq!(ours.show("DBSIZE"), "(integer) 200016");
+    for line in ["DEBUG DIGEST-VALUE large:hash large:zset text many:77", "GET number", "XPENDING stream group"] {
+        assert_eq!(ours.show(line), theirs.show(line), "{line}");
+    }
+    assert_eq!(ours.show("FCALL answer 0"), "(integer) 42");
+    assert_eq!(ours.show("CONFIG GET appendfsync"), "[\"appendfsync\", \"always\"]");
+
+    // With the same words it goes on with what it has.
+    ours.show("SET text changed");
+    server.stop();
+    let server = Server::start(&options);
+    assert_eq!(server.client().show("GET text"), "\"changed\"");
 }
 
 #[test]
