@@ -204,7 +204,10 @@ impl Backlog {
         }
         let place = self.places[group];
         // What is told again has the moments that it had. If it is later, a log has lost its end, and has another one.
-        let has_other_past = tape.steps.iter().any(|step| step.index <= place.index && step.moment > place.moment);
+        // Sweeps are told where a replica likes, also before a group that has split off has logged anything.
+        let is_other =
+            |step: &Step| step.phase != Phase::Swept && step.index <= place.index && step.moment > place.moment;
+        let has_other_past = tape.steps.iter().any(is_other);
         let is_whole = tape.from <= place.index && !has_other_past;
         if !is_whole {
             // What came before is not here, and none of it is later than the first thing that is.
@@ -820,11 +823,20 @@ mod tests {
         let (backlog, news) = scratch.open(1 << 20);
         assert_eq!((news, indices(&backlog)), (None, vec![5, 3, 4]));
         assert_eq!(read(&backlog).len(), 3);
+        // One that has split off sweeps an expired key away before it has logged anything.
+        let (mut backlog, _) = scratch.open(1 << 20);
+        let swept = Step { index: 1, moment: UnixMillis(9), phase: Phase::Swept, ..Step::default() };
+        let first = Tape { moment: UnixMillis(9), index: 1, has_gap: true, steps: vec![swept], ..tape(3, 1, 1) };
+        assert!(backlog.append(first).expect("a disk"), "nothing is missing");
+        assert_eq!(read(&backlog).len(), 4);
+        drop(backlog);
+        let (backlog, _) = scratch.open(1 << 20);
         // A reader that knew of one group goes on; one that has seen less of it does not.
         let begins: Vec<_> = backlog.segments().iter().map(|segment| segment.places.clone()).collect();
         assert!(
             reaches_back(&begins[0], &[0]) && !reaches_back(&begins[1], &[5]) && !reaches_back(&begins[1], &[4, 3, 4])
         );
         assert!(reaches_back(&begins[1], &[5, 3, 4]));
+        assert!(reaches_back(&begins[3], &[5, 3, 4, 1]) && reaches_back(&begins[3], &[5, 3, 4]));
     }
 }

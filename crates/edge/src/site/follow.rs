@@ -18,7 +18,7 @@ use node::settings::Settings;
 use resp::{Frame as Reply, FrameDecoder, encode_request};
 use stdx::UnixMillis;
 
-use super::merge::Batch;
+use super::merge::{Batch, reaches};
 use super::wire::{Frame, State, WINDOW_LOG};
 use crate::clock;
 use crate::fault::Fault;
@@ -650,7 +650,9 @@ impl Link<'_> {
     fn hear_state(&mut self, state: &State) -> Result<(), End> {
         let State { now: near, moment, ref places, pending_bytes, pending_steps } = *state;
         let is_following = self.record.phase == "following";
-        let is_level = is_following && !places.is_empty() && places.len() >= self.record.places.len();
+        // Who is behind this cluster cannot tell what it lacks, and nothing is done a second time.
+        let has_all_groups = !places.is_empty() && places.len() >= self.record.places.len();
+        let is_level = is_following && has_all_groups && reaches(places, &self.record.places);
         let figures = &mut self.following.figures;
         figures.state = if is_following { "following" } else { "copying" };
         figures.pending_bytes = pending_bytes;

@@ -122,6 +122,11 @@ enum Piece {
     Transaction(TransactionId, usize),
 }
 
+/// True if no group is less far in the first than in the second.
+pub fn reaches(places: &[u64], others: &[u64]) -> bool {
+    others.iter().enumerate().all(|(group, other)| places.get(group).copied().unwrap_or(0) >= *other)
+}
+
 enum Taken {
     Step,
     /// It must wait for other groups.
@@ -198,13 +203,16 @@ impl Merger {
 
     /// True if the log that was taken before had something else there.
     fn has_other_past(&self, group: usize, step: &Step) -> bool {
+        if step.phase == Phase::Swept {
+            // Sweeps are told where a replica likes.
+            return false;
+        }
         let is_old = self.is_old(group, step);
         match &self.start {
             Start::Places(_) => is_old && step.moment > self.start_moment,
             Start::Moment(known) => {
                 let is_before = known.get(group).map_or(is_old, |place| step.index <= *place);
-                // Sweeps are told where a replica likes.
-                step.phase != Phase::Swept && is_before != is_old
+                is_before != is_old
             }
         }
     }
@@ -212,6 +220,15 @@ impl Merger {
     /// True if all that was told is in batches.
     pub fn is_empty(&self) -> bool {
         self.draft.pieces.is_empty() && self.queues.iter().all(VecDeque::is_empty)
+    }
+
+    /// True if what was read up to these places of groups is no less than what was taken before. A node with a
+    /// log that lacks what another one has told cannot say that nothing is lacking.
+    pub fn is_ahead_of_start(&self, read: &[u64]) -> bool {
+        match &self.start {
+            Start::Places(places) => reaches(read, places),
+            Start::Moment(_) => self.closed() >= self.start_moment,
+        }
     }
 
     /// Of all earlier moments and of this one all groups have told everything.
@@ -674,6 +691,29 @@ mod tests {
         }
         let expected = [(95, "SET a 1, SET a 1"), (98, "SET a 2"), (150, "SET b 1")];
         assert_eq!(events, expected.map(|(moment, line)| (moment, line.to_owned())));
+    }
+
+    #[test]
+    fn who_lacks_what_was_taken_before_is_not_ahead_of_it() {
+        let mut merger = Merger::new(vec![80, 150], UnixMillis(9));
+        assert!(reaches(&[3, 0], &[3]) && reaches(&[4], &[3, 0]) && !reaches(&[2, 9], &[3]) && !reaches(&[3], &[3, 1]));
+        // A node that was away, and has logged what the others have for one group only.
+        merger.push(tape(0, 6, vec![step(50, 5, Phase::Done, None, "a", "SET a 1")]));
+        merger.push(tape(1, 20, vec![]));
+        assert_eq!(merger.next(), Ok(None));
+        assert!(merger.is_empty() && !merger.is_ahead_of_start(&[50, 160]), "all that it has was taken before");
+        assert!(merger.is_ahead_of_start(&[80, 160]) && !merger.is_ahead_of_start(&[90]));
+    }
+
+    #[test]
+    fn a_key_that_was_swept_away_behind_all_that_was_taken_shows_no_other_log() {
+        // All up to entry 2 was taken when the other group was at moment 5.
+        let mut merger = Merger::new(vec![2, 7], UnixMillis(5));
+        merger.push(tape(0, 8, vec![step(2, 8, Phase::Swept, None, "a", "DEL a")]));
+        merger.push(tape(1, 20, vec![step(8, 19, Phase::Done, None, "b", "SET b 1")]));
+        assert_eq!(merger.next(), Ok(None));
+        merger.push(tape(0, 30, vec![step(3, 30, Phase::Done, None, "a", "SET a 1")]));
+        assert_eq!(merger.next().map(|batch| batch.map(|batch| batch.requests)), Ok(Some(1)));
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Link<'_> {
             }
             // What was read may all belong behind something that was not.
             ahead = if has_sent || is_at_end { SITE_STEPS_AHEAD } else { ahead + SITE_STEPS_AHEAD };
-            let is_level = is_at_end && merger.is_empty();
+            let is_level = is_at_end && merger.is_empty() && merger.is_ahead_of_start(&reading.read);
             if has_sent || told.is_none_or(|told| told.elapsed() >= SITE_STATE_INTERVAL) {
                 told = Some(Instant::now());
                 let (pending_bytes, steps) = self.pending(&reading);

@@ -438,3 +438,44 @@ fn another_node_tells_on_when_the_one_that_was_followed_dies() {
     say(&format!("{count} changes, {sums} sums at the far side"));
     far.stop();
 }
+
+/// A node that was away, and finds nobody, has no more than what the far side has. What comes behind that must not be
+/// carried out again.
+#[test]
+fn a_node_that_lacks_what_the_far_side_has_takes_nothing_back() {
+    let mut near = Cluster::start_with_groups(3, 1);
+    for node in 0..3 {
+        near.options_mut(node).extra.extend(["--site-backlog-size".to_owned(), "64mb".to_owned()]);
+        near.kill(node);
+        near.restart(node);
+    }
+    let folder = Folder::new();
+    let addresses = format!("{},{}", near.address(1), near.address(0));
+    let options = ServerOptions::new(&folder.path().join("far"));
+    let far = Server::start(&options.extra(&["--cores", "1", "--follow", &addresses]));
+    wait_until_level(near.node(0).port(), far.port(), "begin");
+    near.kill(1);
+    near.wait_until("a write is taken", |this| {
+        this.try_client(0).is_some_and(|mut client| !client.call(&["SET", "a", "1"]).is_error())
+    });
+    let mut client = near.node(0).client();
+    (0..200).for_each(|number| assert!(!client.call(&["RPUSH", "list", &number.to_string()]).is_error()));
+    wait_until("the far side has all of it", || far.client().show("LLEN list") == "(integer) 200");
+    near.kill(0);
+    near.kill(2);
+    near.respawn(1);
+    let is_heard = || {
+        let mut client = far.client();
+        told(&mut client, "site_state").as_deref() == Some("following")
+            && told(&mut client, "site_lag_ms").is_some_and(|lag| lag != "0")
+    };
+    wait_until("it hears a node that lacks something", is_heard);
+    thread::sleep(Duration::from_millis(1_500));
+    near.kill(1);
+    (0..3).for_each(|node| near.respawn(node));
+    near.wait_for_answer(0);
+    wait_until_level(near.node(0).port(), far.port(), "end");
+    assert_eq!(far.client().show("LLEN list"), "(integer) 200");
+    assert_eq!(told(&mut far.client(), "site_copies_taken").as_deref(), Some("1"), "{}", far.log());
+    far.stop();
+}
