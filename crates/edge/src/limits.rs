@@ -417,6 +417,17 @@ pub const SITE_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See above.
 pub const SITE_PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// Copies for second sites that are kept for lines that were cut, and for how long after the last was cut.
+pub const SITE_COPIES_MAX: usize = 2;
+/// See above.
+pub const SITE_COPY_KEPT_FOR: Duration = Duration::from_secs(3_600);
+
+/// So long a second site asks the same node for the rest of a copy, before another one is asked for one of its own.
+pub const SITE_COPY_PATIENCE: Duration = Duration::from_secs(60);
+
+/// So long a site must be silent before what follows it follows the cluster that it has followed itself.
+pub const SITE_CHAIN_PATIENCE: Duration = Duration::from_secs(10);
+
 /// Anyone who carries out what the near site does writes so often; another node takes over after some such times.
 pub const SITE_RECORD_INTERVAL: Duration = Duration::from_secs(1);
 /// See above.

@@ -11,6 +11,7 @@
 
 mod backlog;
 mod changes;
+mod copies;
 mod cursor;
 mod filter;
 mod follow;
@@ -62,6 +63,7 @@ pub struct Site {
     changed: Condvar,
     /// What the archive has of changes, if there is one.
     shelf: Option<shelf::Shelf>,
+    copies: copies::Copies,
     figures: Mutex<SiteFigures>,
     /// When the near site was heard last by the thread that follows it, or that thread began.
     near_heard: Mutex<Option<Instant>>,
@@ -111,6 +113,7 @@ pub fn prepare(settings: &Settings, cluster: u128) -> (Site, Prepared) {
         kept: Mutex::default(),
         changed: Condvar::new(),
         shelf: shelf::Shelf::of(settings),
+        copies: copies::Copies::default(),
         figures: Mutex::default(),
         near_heard: Mutex::default(),
     };
@@ -286,6 +289,7 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
         publish(site, &backlog, is_new);
         if synced.elapsed() >= SITE_SYNC_INTERVAL {
             synced = Instant::now();
+            site.copies.forget_old();
             if let Err(error) = backlog.sync() {
                 return give_up(host, heard, &error);
             }

@@ -98,6 +98,8 @@ pub enum Wish {
     Site {
         /// Behind this place of each group's log, if it has that much of this cluster; otherwise a copy first.
         place: Option<(u128, Vec<u64>)>,
+        /// It can go on with a copy: with the one of this name from this byte on, if that is still there.
+        copy: Option<(u128, u64)>,
     },
 }
 

@@ -270,7 +270,8 @@ impl RequestSink {
 impl Sink for RequestSink {
     fn libraries(&mut self, codes: Vec<Vec<u8>>) {
         for code in codes {
-            self.put(&[b"FUNCTION", b"LOAD", &code]);
+            // Who was cut off may hear it again.
+            self.put(&[b"FUNCTION", b"LOAD", b"REPLACE", &code]);
         }
     }
 

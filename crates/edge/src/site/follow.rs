@@ -6,6 +6,7 @@
 //! several nodes of this cluster one follows, and another takes over when that one is silent.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::PathBuf;
@@ -24,12 +25,19 @@ use crate::clock;
 use crate::fault::Fault;
 use crate::host::Host;
 use crate::host_session::HostSession;
-use crate::limits::{SITE_PAUSE_MAX, SITE_PAUSE_MIN, SITE_RECORD_INTERVAL, SITE_SILENCE_MAX, SITE_WRITER_SILENCE};
+use crate::limits::{
+    SITE_CHAIN_PATIENCE, SITE_COPY_PATIENCE, SITE_PAUSE_MAX, SITE_PAUSE_MIN, SITE_RECORD_INTERVAL, SITE_SILENCE_MAX,
+    SITE_WRITER_SILENCE,
+};
 use crate::run;
 use crate::tls::{ClientOptions, ClientSecurity, SecureStream};
 
 /// The key of the record.
 pub const RECORD: &str = "{holdfast}:site";
+
+/// The key of the near cluster's own record, where that follows another one itself. It comes with the data, and so says
+/// how far this cluster is in what that other one has done.
+const ORIGIN: &str = "{holdfast}:origin";
 
 /// Requests of a copy that are under way at a time.
 const COPY_REQUESTS: usize = 500;
@@ -84,6 +92,7 @@ pub(crate) fn start(host: &Arc<Host>, settings: &Settings) -> Result<(), Fault> 
         figures: SiteFollowing { state: "connecting", ..SiteFollowing::default() },
         heard: Instant::now(),
         gone: BTreeSet::new(),
+        copied: Some(Instant::now()),
         drain: (Instant::now(), 0),
     };
     run::start("follow", move || following.run())?;
@@ -123,6 +132,8 @@ enum End {
     Cut(String),
     /// What is lacking is not there any more.
     Gone(String),
+    /// It is the cluster that the near one has followed, and this cluster is so far in what it has done.
+    Origin(Box<Record>),
     /// This cluster cannot take it now.
     Here(String),
 }
@@ -152,9 +163,42 @@ struct Record {
     lag_ms: u64,
     is_linked: bool,
     address: String,
+    /// How much of a copy is here, if the rest can follow.
+    copy: Option<CopyPlace>,
+}
+
+/// A place in a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct CopyPlace {
+    /// The copy.
+    id: u128,
+    /// So many bytes of it are here.
+    offset: u64,
+    /// What comes next belongs to this database.
+    database: u16,
+}
+
+impl fmt::Display for CopyPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}:{}:{}", self.id, self.offset, self.database)
+    }
+}
+
+impl CopyPlace {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(':');
+        let id = u128::from_str_radix(parts.next()?, 16).ok()?;
+        Some(Self { id, offset: parts.next()?.parse().ok()?, database: parts.next()?.parse().ok()? })
+    }
 }
 
 impl Record {
+    /// Up to where what the near cluster has done is here: the form in which it is asked for what comes then.
+    fn place(&self) -> (u128, Vec<u64>) {
+        let moment = self.moment_ms.cast_unsigned();
+        (self.cluster, self.places.iter().copied().chain([moment]).collect())
+    }
+
     fn words(&self) -> Vec<Vec<u8>> {
         let places: Vec<String> = self.places.iter().map(u64::to_string).collect();
         let fields = [
@@ -172,6 +216,7 @@ impl Record {
             ("lag-ms", self.lag_ms.to_string()),
             ("link", if self.is_linked { "up" } else { "down" }.to_owned()),
             ("address", self.address.clone()),
+            ("copy", self.copy.as_ref().map(CopyPlace::to_string).unwrap_or_default()),
         ];
         let mut words = vec![b"HSET".to_vec(), RECORD.into()];
         words.extend(fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value.into_bytes()]));
@@ -204,6 +249,7 @@ impl Record {
             lag_ms: number("lag-ms").cast_unsigned(),
             is_linked: text("link") == "up",
             address: text("address").to_owned(),
+            copy: CopyPlace::parse(text("copy")),
         })
     }
 }
@@ -220,6 +266,8 @@ struct Following {
     heard: Instant,
     /// Addresses at which what is lacking is not there any more.
     gone: BTreeSet<usize>,
+    /// When something of a copy has come last, or this began.
+    copied: Option<Instant>,
     /// When, and how many bytes were lacking then: how fast it catches up.
     drain: (Instant, u64),
 }
@@ -243,6 +291,7 @@ impl Following {
                     continue;
                 }
                 Err(End::Here(why)) => why,
+                Err(End::Origin(_)) => unreachable!("an attempt goes on with it"),
                 Err(End::Cut(why)) => {
                     self.figures.cut_count += 1;
                     self.figures.last_cut.clone_from(&why);
@@ -299,6 +348,15 @@ impl Following {
             own.must_be_empty()?;
         }
         own.close_for_writes()?;
+        let begun = found.as_ref().and_then(|record| Some((record.copy.clone()?, &record.address)));
+        let is_soon = self.copied.is_some_and(|since| since.elapsed() < SITE_COPY_PATIENCE);
+        // Another node has no such copy.
+        let same = begun
+            .as_ref()
+            .filter(|_| is_soon)
+            .and_then(|(_, asked)| self.addresses.iter().position(|address| address.place == **asked));
+        let number = same.unwrap_or(number);
+        let copy = begun.map(|(copy, _)| (copy.id, copy.offset));
         let address = self.addresses[number].clone();
         self.figures.address.clone_from(&address.place);
         let record = Record {
@@ -317,13 +375,29 @@ impl Following {
         }
         self.figures.moment_ms = record.moment_ms;
         let needs_copy = record.phase != "following" || self.gone.len() == self.addresses.len();
-        let place = (!needs_copy).then(|| {
-            let moment = record.moment_ms.cast_unsigned();
-            (record.cluster, record.places.iter().copied().chain([moment]).collect())
-        });
-        let line = Line::open(&address, self.security.as_ref(), self.login.as_deref(), place)?;
+        let wanted = if needs_copy { Wanted::Copy(copy) } else { Wanted::Behind(record.place()) };
+        let line = Line::open(&address, self.security.as_ref(), self.login.as_deref(), &wanted)?;
         let sweep = Some(Sweep { database: 0, cursor: b"0".to_vec() });
-        Link { following: self, own, record, line, written: Instant::now(), sweep }.run(number)
+        let mut link = Link {
+            following: self,
+            own,
+            record,
+            line,
+            written: Instant::now(),
+            sweep,
+            goes_on: !needs_copy,
+            origin: None,
+        };
+        match link.run(number) {
+            Err(End::Origin(origin)) => {
+                let Following { security, login, .. } = &*link.following;
+                let wanted = Wanted::Behind(origin.place());
+                link.line = Line::open(&address, security.as_ref(), login.as_deref(), &wanted)?;
+                link.origin = Some(*origin);
+                link.run(number)
+            }
+            outcome => outcome,
+        }
     }
 }
 
@@ -354,6 +428,12 @@ impl Own {
     fn record(&mut self) -> Result<Option<Record>, End> {
         self.ask(&["SELECT", "0"])?;
         Ok(Record::read(&self.ask(&["HGETALL", RECORD])?))
+    }
+
+    /// The record of the near cluster, if that follows another one.
+    fn origin(&mut self) -> Result<Option<Record>, End> {
+        self.ask(&["SELECT", "0"])?;
+        Ok(Record::read(&self.ask(&["HGETALL", ORIGIN])?))
     }
 
     /// A cluster that has data of its own is not emptied by mistake.
@@ -410,12 +490,17 @@ impl Own {
         Ok(())
     }
 
+    /// Makes the record `next`.
+    fn note(&mut self, before: &Record, next: &Record) -> Result<(), End> {
+        self.commit(before, &[], Source::Own, next)
+    }
+
     /// Carries a batch out and makes the record `next`, both or neither.
-    fn commit(&mut self, before: &Record, bytes: &[u8], next: &Record) -> Result<(), End> {
+    fn commit(&mut self, before: &Record, bytes: &[u8], source: Source, next: &Record) -> Result<(), End> {
         let mut transaction = Vec::new();
         encode_request(&mut transaction, &["MULTI"]);
         let mut count = 2;
-        count += append_requests(&mut transaction, bytes)?;
+        count += append_requests(&mut transaction, bytes, source)?;
         encode_request(&mut transaction, &["SELECT", "0"]);
         encode_request(&mut transaction, &next.words());
         encode_request(&mut transaction, &["EXEC"]);
@@ -468,15 +553,36 @@ impl Own {
     }
 }
 
+/// Who has made a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Own,
+    Near,
+}
+
+/// Gives a request of the near side's records the keys that they have here; false if it is of no use here.
+fn is_wanted(words: &mut [&[u8]], database: &[u8]) -> bool {
+    if database != b"0" {
+        return true;
+    }
+    match words.get_mut(1) {
+        Some(key) if *key == RECORD.as_bytes() => *key = ORIGIN.as_bytes(),
+        // That of one further up.
+        Some(key) if *key == ORIGIN.as_bytes() => return false,
+        _ => {}
+    }
+    true
+}
+
 /// Appends what a batch holds, and answers how many requests that is. The record stays in its database.
-fn append_requests(out: &mut Vec<u8>, bytes: &[u8]) -> Result<usize, End> {
+fn append_requests(out: &mut Vec<u8>, bytes: &[u8], source: Source) -> Result<usize, End> {
     let mut decoder = FrameDecoder::new();
     decoder.extend(bytes);
     let (mut count, mut database) = (0, b"0".to_vec());
     let malformed = || End::Cut("a batch cannot be read".to_owned());
     while let Some(frame) = decoder.next_frame().map_err(|_| malformed())? {
         let words = frame.elements().ok_or_else(malformed)?;
-        let words = words.iter().map(Reply::as_bytes).collect::<Option<Vec<_>>>().ok_or_else(malformed)?;
+        let mut words = words.iter().map(Reply::as_bytes).collect::<Option<Vec<_>>>().ok_or_else(malformed)?;
         let is = |name: &str| words.first().is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
         if is("SELECT") {
             database = words.get(1).ok_or_else(malformed)?.to_vec();
@@ -486,6 +592,9 @@ fn append_requests(out: &mut Vec<u8>, bytes: &[u8]) -> Result<usize, End> {
             encode_request(out, &["DEL", RECORD]);
             encode_request(out, &[b"SELECT".as_slice(), &database]);
             count += 3;
+        }
+        if source == Source::Near && !is_wanted(&mut words, &database) {
+            continue;
         }
         encode_request(out, &words);
         count += 1;
@@ -501,6 +610,10 @@ struct Link<'a> {
     line: Line,
     written: Instant,
     sweep: Option<Sweep>,
+    /// It was asked for what comes behind a place.
+    goes_on: bool,
+    /// Where this cluster is in what the one at the other end has done, if it goes on from there for the first time.
+    origin: Option<Record>,
 }
 
 /// Looks for expired keys, again and again. A near node tells what it sweeps away; but what it had swept away before it
@@ -516,7 +629,8 @@ impl Link<'_> {
         if !matches!(outcome, Err(End::StandBy)) {
             // An operator who wants to promote this cluster must know that the near side is not heard.
             let next = Record { is_linked: false, written_ms: clock::now().unix.0, ..self.record.clone() };
-            let _ = self.own.commit(&self.record.clone(), &[], &next);
+            let _ = self.own.note(&self.record.clone(), &next);
+            self.record = next;
         }
         outcome
     }
@@ -527,41 +641,28 @@ impl Link<'_> {
             if self.following.is_over() {
                 return Err(End::Over);
             }
-            let frame = self.line.read()?;
-            let now = clock::now().unix.0;
-            match frame {
-                Frame::Hello { cluster: whose } => cluster = whose,
+            match self.line.read()? {
+                Frame::Hello { cluster: whose } => {
+                    cluster = whose;
+                    self.meet(whose)?;
+                }
                 Frame::Copy { places, moment, bytes } => {
-                    self.following.set_state("copying");
-                    self.following.host.log.notice(&format!(
-                        "takes a copy of the near site {}: {bytes} bytes",
-                        self.following.figures.address
-                    ));
-                    self.record.phase = "copying".to_owned();
-                    (self.record.written_ms, self.record.heard_ms) = (now, now);
-                    self.record.is_linked = true;
-                    self.own.empty(&self.record.clone())?;
-                    self.copy(bytes)?;
-                    let next = Record {
-                        phase: "following".to_owned(),
-                        cluster,
-                        places,
-                        moment_ms: moment.0,
-                        written_ms: clock::now().unix.0,
-                        heard_ms: clock::now().unix.0,
-                        ..self.record.clone()
-                    };
-                    self.commit(&[], next)?;
-                    self.following.figures.copy_count += 1;
-                    self.following.gone.clear();
-                    self.following.host.log.notice("the copy of the near site is complete");
-                    self.line.acknowledge(moment)?;
+                    let behind = Record { cluster, places, moment_ms: moment.0, ..Record::default() };
+                    self.take_copy(bytes, None, behind)?;
+                }
+                Frame::CopyFrom { id, offset, places, moment, bytes } => {
+                    let behind = Record { cluster, places, moment_ms: moment.0, ..Record::default() };
+                    self.take_copy(bytes, Some((id, offset)), behind)?;
                 }
                 Frame::Batch(batch) => {
                     self.following.gone.remove(&number);
+                    self.settle_at_origin()?;
                     self.take(&batch)?;
                 }
-                Frame::State(state) => self.hear_state(&state)?,
+                Frame::State(state) => {
+                    self.settle_at_origin()?;
+                    self.hear_state(&state)?;
+                }
                 Frame::Refused { needs_copy: true, why } => return Err(End::Gone(why)),
                 Frame::Refused { why, .. } => return Err(End::Cut(why)),
                 Frame::Piece(_) => return Err(End::Cut("a piece of no copy has come".to_owned())),
@@ -574,6 +675,116 @@ impl Link<'_> {
         }
     }
 
+    /// The near side has said who it is. If it is the cluster that the near one has followed, this one can go on there
+    /// without a copy; but a near one that comes back soon keeps what follows it.
+    fn meet(&mut self, whose: u128) -> Result<(), End> {
+        if !self.goes_on || self.origin.is_some() || whose == self.record.cluster {
+            return Ok(());
+        }
+        let Some(origin) = self.own.origin()? else { return Ok(()) };
+        if origin.cluster != whose || origin.phase != "following" {
+            return Ok(());
+        }
+        let silence_ms = clock::now().unix.0 - self.record.heard_ms;
+        if silence_ms < SITE_CHAIN_PATIENCE.as_millis() as i64 {
+            let patience = SITE_CHAIN_PATIENCE.as_secs();
+            return Err(End::Cut(format!("it is followed when the near site has been silent for {patience} s")));
+        }
+        Err(End::Origin(Box::new(origin)))
+    }
+
+    /// The cluster that the near one has followed goes on telling: from now on that is the near one.
+    fn settle_at_origin(&mut self) -> Result<(), End> {
+        let Some(origin) = self.origin.take() else { return Ok(()) };
+        let now = clock::now().unix.0;
+        let next = Record {
+            cluster: origin.cluster,
+            places: origin.places,
+            moment_ms: origin.moment_ms,
+            written_ms: now,
+            heard_ms: now,
+            ..self.record.clone()
+        };
+        let mut bytes = Vec::new();
+        encode_request(&mut bytes, &["DEL", ORIGIN]);
+        self.commit(&bytes, Source::Own, next)?;
+        self.following.figures.moment_ms = self.record.moment_ms;
+        let address = &self.following.figures.address;
+        self.following
+            .host
+            .log
+            .notice(&format!("goes on with {address}, which the near site has followed, without a copy"));
+        Ok(())
+    }
+
+    /// Takes a copy, or the rest of one, and stands `behind` it then.
+    fn take_copy(&mut self, bytes: u64, place: Option<(u128, u64)>, behind: Record) -> Result<(), End> {
+        self.following.set_state("copying");
+        let (log, address) = (&self.following.host.log, &self.following.figures.address);
+        let is_here = |known: &CopyPlace| {
+            place.is_some_and(|(id, offset)| offset > 0 && (id, offset) == (known.id, known.offset))
+        };
+        let begun = match (self.record.copy.clone().filter(is_here), place) {
+            (Some(known), _) => {
+                log.notice(&format!(
+                    "goes on with the copy of the near site {address} at byte {} of {bytes}",
+                    known.offset
+                ));
+                Some(known)
+            }
+            (None, Some((_, 1..))) => return Err(End::Cut("a copy goes on where this cluster is not".to_owned())),
+            (None, _) => {
+                log.notice(&format!("takes a copy of the near site {address}: {bytes} bytes"));
+                let now = clock::now().unix.0;
+                let copy = place.map(|(id, _)| CopyPlace { id, offset: 0, database: 0 });
+                self.record.phase = "copying".to_owned();
+                (self.record.written_ms, self.record.heard_ms) = (now, now);
+                (self.record.is_linked, self.record.copy) = (true, copy.clone());
+                self.own.empty(&self.record.clone())?;
+                copy
+            }
+        };
+        // What is noted as here must be on disk.
+        self.own.ask(&["CLIENT", "DURABILITY", "disk"])?;
+        let mut loading = Loading::new(begun);
+        let copied = self.copy(bytes, &mut loading);
+        if let Err(End::Cut(_)) = copied
+            && loading.place.is_some()
+        {
+            self.load(&mut loading)?;
+            let next = Record { copy: loading.place, ..self.record.clone() };
+            self.commit(&[], Source::Own, next)?;
+        }
+        copied?;
+        self.own.ask(&["CLIENT", "DURABILITY", "server"])?;
+        let now = clock::now().unix.0;
+        let next = Record {
+            phase: "following".to_owned(),
+            cluster: behind.cluster,
+            places: behind.places,
+            moment_ms: behind.moment_ms,
+            written_ms: now,
+            heard_ms: now,
+            copy: None,
+            ..self.record.clone()
+        };
+        let moment = UnixMillis(next.moment_ms);
+        self.commit(&[], Source::Own, next)?;
+        self.following.figures.copy_count += 1;
+        self.following.gone.clear();
+        self.following.host.log.notice("the copy of the near site is complete");
+        self.line.acknowledge(moment)?;
+        Ok(())
+    }
+
+    /// What is here shows the state of this moment, also where the near side follows another one and is behind.
+    fn shown_ms(&mut self) -> Result<i64, End> {
+        self.own.ask(&["SELECT", "0"])?;
+        let reply = self.own.ask(&["HGET", ORIGIN, "moment-ms"])?;
+        let origin = reply.as_bytes().and_then(|text| std::str::from_utf8(text).ok()?.parse::<i64>().ok());
+        Ok(origin.unwrap_or(i64::MAX).min(self.record.moment_ms))
+    }
+
     /// Removes some of the keys with deadlines that are not behind the moment that is shown: at the near side nobody
     /// sees them any more.
     fn sweep_some(&mut self) -> Result<(), End> {
@@ -581,6 +792,7 @@ impl Link<'_> {
             return Ok(());
         }
         let Some(Sweep { database, cursor }) = self.sweep.take() else { return Ok(()) };
+        let shown_ms = self.shown_ms()?;
         if self.own.ask(&["SELECT", &database.to_string()]).is_err() {
             // It was the last: what has not come to its time yet is looked at again.
             self.sweep = Some(Sweep { database: 0, cursor: b"0".to_vec() });
@@ -593,7 +805,7 @@ impl Link<'_> {
         let mut has_any = false;
         for key in keys.elements().unwrap_or_default().iter().filter_map(Reply::as_bytes) {
             let deadline = self.own.ask(&[b"PEXPIRETIME", key])?;
-            if matches!(deadline, Reply::Integer(at) if at >= 0 && at < self.record.moment_ms) {
+            if matches!(deadline, Reply::Integer(at) if at >= 0 && at < shown_ms) {
                 encode_request(&mut bytes, &[b"DEL", key]);
                 has_any = true;
             }
@@ -602,18 +814,18 @@ impl Link<'_> {
         let database = if next == b"0" { database + 1 } else { database };
         if has_any {
             let next = Record { written_ms: clock::now().unix.0, ..self.record.clone() };
-            self.commit(&bytes, next)?;
+            self.commit(&bytes, Source::Own, next)?;
         }
         self.sweep = Some(Sweep { database, cursor: next });
         Ok(())
     }
 
-    fn commit(&mut self, bytes: &[u8], next: Record) -> Result<(), End> {
-        let outcome = self.own.commit(&self.record, bytes, &next);
+    fn commit(&mut self, bytes: &[u8], source: Source, next: Record) -> Result<(), End> {
+        let outcome = self.own.commit(&self.record, bytes, source, &next);
         if let Err(End::Gone(_)) = &outcome {
             // It was carried out but for what was refused: only a copy puts that right.
             let copying = Record { phase: "copying".to_owned(), ..next.clone() };
-            self.own.commit(&next, &[], &copying)?;
+            self.own.note(&next, &copying)?;
             self.record = copying;
         }
         outcome?;
@@ -638,7 +850,7 @@ impl Link<'_> {
             is_linked: true,
             ..self.record.clone()
         };
-        self.commit(&batch.bytes, next)?;
+        self.commit(&batch.bytes, Source::Near, next)?;
         let figures = &mut self.following.figures;
         figures.state = "following";
         figures.moment_ms = batch.moment.0;
@@ -684,34 +896,28 @@ impl Link<'_> {
                 moment_ms: if is_level { moment.0.max(self.record.moment_ms) } else { self.record.moment_ms },
                 ..self.record.clone()
             };
-            self.commit(&[], next)?;
+            self.commit(&[], Source::Own, next)?;
             self.following.figures.moment_ms = self.record.moment_ms;
             self.line.acknowledge(UnixMillis(self.record.moment_ms))?;
         }
         Ok(())
     }
 
-    /// Loads a copy of so many bytes.
-    fn copy(&mut self, bytes: u64) -> Result<(), End> {
-        let (mut left, mut decoder) = (bytes, FrameDecoder::new());
-        let (mut requests, mut count) = (Vec::new(), 0);
+    /// Loads a copy of so many bytes, or what of it is not here yet.
+    fn copy(&mut self, bytes: u64, loading: &mut Loading) -> Result<(), End> {
+        let mut left = bytes.saturating_sub(loading.offset);
+        let mut decoder = FrameDecoder::new();
         let mut noted = Instant::now();
+        self.own.ask(&["SELECT", &loading.database.to_string()])?;
         loop {
             while let Some(frame) = decoder.next_frame().map_err(|_| End::Cut("the copy cannot be read".to_owned()))? {
-                let words = frame.elements().unwrap_or_default().iter().map(Reply::as_bytes);
-                let words = words.collect::<Option<Vec<_>>>().unwrap_or_default();
-                // The near cluster may have followed another one itself.
-                if words.is_empty() || words.get(1) == Some(&RECORD.as_bytes()) {
-                    continue;
-                }
-                encode_request(&mut requests, &words);
-                count += 1;
-                if count >= COPY_REQUESTS || requests.len() >= COPY_BYTES {
-                    self.load(&mut requests, &mut count)?;
+                loading.append(&frame).ok_or_else(|| End::Cut("the copy cannot be read".to_owned()))?;
+                if loading.count >= COPY_REQUESTS || loading.requests.len() >= COPY_BYTES {
+                    self.load(loading)?;
                 }
             }
             if left == 0 {
-                return self.load(&mut requests, &mut count);
+                return self.load(loading);
             }
             match self.line.read()? {
                 Frame::Piece(piece) => {
@@ -722,32 +928,90 @@ impl Link<'_> {
                 _ => return Err(End::Cut("something else came in the middle of a copy".to_owned())),
             }
             self.following.heard = Instant::now();
+            self.following.copied = Some(Instant::now());
             let figures = &mut self.following.figures;
             figures.pending_bytes = left;
             (figures.raw_bytes, figures.carried_bytes) = self.line.counts();
             self.following.publish();
             if noted.elapsed() >= SITE_RECORD_INTERVAL {
                 noted = Instant::now();
-                let next = Record { written_ms: clock::now().unix.0, ..self.record.clone() };
+                self.load(loading)?;
+                let now = clock::now().unix.0;
+                let next = Record {
+                    written_ms: now,
+                    heard_ms: now,
+                    is_linked: true,
+                    pending_bytes: left,
+                    copy: loading.place.clone(),
+                    ..self.record.clone()
+                };
                 // The copy selects databases as it goes.
                 let mut other = Own::open(&self.following.host)?;
-                other.commit(&self.record, &[], &next)?;
+                other.note(&self.record, &next)?;
                 self.record = next;
             }
         }
     }
 
-    fn load(&mut self, requests: &mut Vec<u8>, count: &mut usize) -> Result<(), End> {
+    fn load(&mut self, loading: &mut Loading) -> Result<(), End> {
         let broken = |error: io::Error| End::Here(format!("this node does not answer itself: {error}"));
-        self.own.connection.send(requests).map_err(broken)?;
-        for _ in 0..*count {
+        self.own.connection.send(&loading.requests).map_err(broken)?;
+        for _ in 0..loading.count {
             if let Reply::Error(text) = self.own.connection.receive().map_err(broken)? {
                 return Err(End::Here(format!("the copy is refused here: {}", String::from_utf8_lossy(&text))));
             }
         }
-        requests.clear();
-        *count = 0;
+        loading.become_loaded();
         Ok(())
+    }
+}
+
+/// A copy that is being loaded.
+struct Loading {
+    /// Requests that were read and not carried out yet, and how many.
+    requests: Vec<u8>,
+    count: usize,
+    /// So many bytes of the copy were read: whole requests.
+    offset: u64,
+    /// What comes there belongs to this database.
+    database: u16,
+    /// So much of it is here; none if it cannot be gone on with.
+    place: Option<CopyPlace>,
+}
+
+impl Loading {
+    fn new(place: Option<CopyPlace>) -> Self {
+        let (offset, database) = place.as_ref().map_or((0, 0), |place| (place.offset, place.database));
+        Self { requests: Vec::new(), count: 0, offset, database, place }
+    }
+
+    /// Takes a request; none if it is no request.
+    fn append(&mut self, frame: &Reply) -> Option<()> {
+        let mut words = frame.elements()?.iter().map(Reply::as_bytes).collect::<Option<Vec<_>>>()?;
+        let begin = self.requests.len();
+        encode_request(&mut self.requests, &words);
+        self.offset += (self.requests.len() - begin) as u64;
+        if let [b"SELECT", database] = words[..] {
+            self.database = std::str::from_utf8(database).ok()?.parse().ok()?;
+        }
+        let key = words.get(1).copied();
+        let is_wanted = is_wanted(&mut words, self.database.to_string().as_bytes());
+        if !is_wanted || words.get(1).copied() != key {
+            self.requests.truncate(begin);
+        }
+        if is_wanted && self.requests.len() == begin {
+            encode_request(&mut self.requests, &words);
+        }
+        self.count += usize::from(is_wanted);
+        Some(())
+    }
+
+    fn become_loaded(&mut self) {
+        self.requests.clear();
+        self.count = 0;
+        if let Some(place) = &mut self.place {
+            (place.offset, place.database) = (self.offset, self.database);
+        }
     }
 }
 
@@ -789,12 +1053,20 @@ struct Line {
     raw_bytes: u64,
 }
 
+/// What a near node is asked for.
+enum Wanted {
+    /// What comes behind these places of the logs of this cluster; a moment stands behind them.
+    Behind((u128, Vec<u64>)),
+    /// A copy: the rest of this one from this byte on, if it is still there.
+    Copy(Option<(u128, u64)>),
+}
+
 impl Line {
     fn open(
         address: &Address,
         security: Option<&ClientSecurity>,
         login: Option<&[String]>,
-        place: Option<(u128, Vec<u64>)>,
+        wanted: &Wanted,
     ) -> Result<Self, End> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         let mut socket = None;
@@ -827,9 +1099,12 @@ impl Line {
             }
             request.clear();
         }
-        match place {
-            None => encode_request(&mut request, &["SITE", "FOLLOW", "?", "?"]),
-            Some((cluster, places)) => {
+        match wanted {
+            Wanted::Copy(known) => {
+                let (id, offset) = known.unwrap_or_default();
+                encode_request(&mut request, &["SITE", "FOLLOW", "?", &format!("{id:032x}:{offset}")]);
+            }
+            Wanted::Behind((cluster, places)) => {
                 let places: Vec<String> = places.iter().map(u64::to_string).collect();
                 encode_request(&mut request, &["SITE", "FOLLOW", &format!("{cluster:032x}"), &places.join(",")]);
             }

@@ -1,6 +1,6 @@
 //! Sends another cluster what changes here: a thread for each that follows.
 
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use node::event::{Follower, SiteFollower, Wish};
 use stdx::UnixMillis;
 
 use super::backlog::reaches_back;
+use super::copies::SiteCopy;
 use super::lock;
 use super::merge::Merger;
 use super::reading::{Lacking, Reading};
@@ -58,11 +59,12 @@ pub fn serve(host: &Arc<Host>, number: u64, stream: Stream, follower: Follower) 
         followers
             .insert(number, SiteFollower { address: address.clone(), state: "connecting", ..SiteFollower::default() });
     });
-    let place = match follower.wish {
-        Some(Wish::Site { place }) => place,
-        _ => None,
+    let (place, copy) = match follower.wish {
+        Some(Wish::Site { place, copy }) => (place, copy),
+        _ => (None, None),
     };
-    let end = Link { host, number, line: &mut line, moment: UnixMillis(0), lacking: None }.run(place);
+    let end =
+        Link { host, number, line: &mut line, moment: UnixMillis(0), lacking: None, copied: None }.run(place, copy);
     let why = match end {
         End::Cut(why) => why,
         End::Gone(why) => {
@@ -85,17 +87,23 @@ struct Link<'a> {
     moment: UnixMillis,
     /// Since when the other side has lacked something.
     lacking: Option<Instant>,
+    /// The copy that was sent, until the other side has all of it.
+    copied: Option<Arc<SiteCopy>>,
 }
 
 impl Link<'_> {
-    fn run(mut self, place: Option<(u128, Vec<u64>)>) -> End {
-        match self.send_all(place) {
+    fn run(mut self, place: Option<(u128, Vec<u64>)>, copy: Option<(u128, u64)>) -> End {
+        match self.send_all(place, copy) {
             Ok(never) => match never {},
             Err(end) => end,
         }
     }
 
-    fn send_all(&mut self, place: Option<(u128, Vec<u64>)>) -> Result<std::convert::Infallible, End> {
+    fn send_all(
+        &mut self,
+        place: Option<(u128, Vec<u64>)>,
+        copy: Option<(u128, u64)>,
+    ) -> Result<std::convert::Infallible, End> {
         let cluster = self.host.site.cluster;
         self.line.send(&Frame::Hello { cluster })?;
         let (places, moment, is_copy) = match place {
@@ -108,7 +116,7 @@ impl Link<'_> {
                 (places, UnixMillis(moment), false)
             }
             None => {
-                let (places, moment) = self.copy()?;
+                let (places, moment) = self.copy(copy)?;
                 (places, moment, true)
             }
         };
@@ -174,9 +182,42 @@ impl Link<'_> {
         self.say(State { now: clock::now().unix, ..State::default() }, false)
     }
 
-    /// Sends a copy; answers behind which places it was cut, and a moment that nothing before them is behind.
-    fn copy(&mut self) -> Result<(Vec<u64>, UnixMillis), End> {
+    /// Sends a copy, or the rest of one; answers behind which places it was cut, and a moment that nothing before them
+    /// is behind.
+    fn copy(&mut self, wanted: Option<(u128, u64)>) -> Result<(Vec<u64>, UnixMillis), End> {
         self.note(|figures| figures.state = "copying");
+        let found = wanted.and_then(|(id, offset)| {
+            let copy = self.host.site.copies.find(id, offset)?;
+            // What came behind it is of no use if it is not there any more.
+            self.open(&copy.places).is_ok().then_some((copy, offset))
+        });
+        let (copy, mut offset) = match found {
+            Some(found) => found,
+            None => (Arc::new(self.make_copy()?), 0),
+        };
+        let (bytes, places, moment) = (copy.bytes, copy.places.clone(), copy.moment);
+        let log = &self.host.log;
+        log.notice(&format!("a copy for a second site is sent: {bytes} bytes, from byte {offset} on"));
+        if wanted.is_some() {
+            self.host.site.copies.keep(&copy);
+            self.line.send(&Frame::CopyFrom { id: copy.id, offset, places: places.clone(), moment, bytes })?;
+        } else {
+            self.line.send(&Frame::Copy { places: places.clone(), moment, bytes })?;
+        }
+        while offset < bytes {
+            let left = bytes - offset;
+            let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(left).unwrap_or(PIECE_BYTES))];
+            copy.read(&mut piece, offset)?;
+            offset += piece.len() as u64;
+            self.line.send(&Frame::Piece(piece))?;
+            self.hear()?;
+            self.tell(bytes - offset, false);
+        }
+        self.copied = Some(copy);
+        Ok((places, moment))
+    }
+
+    fn make_copy(&mut self) -> Result<SiteCopy, End> {
         let begun = Instant::now();
         let copy = loop {
             match Begun::begin(self.host) {
@@ -194,7 +235,7 @@ impl Link<'_> {
         let directory = lock(&self.host.site.kept).directory.clone();
         let (told, outcome) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("copy".to_owned()).spawn(move || told.send(copy.requests(&directory)))?;
-        let (mut file, bytes) = loop {
+        let (file, bytes) = loop {
             match outcome.recv_timeout(SITE_STATE_INTERVAL) {
                 Ok(copied) => break copied.map_err(End::Cut)?,
                 Err(RecvTimeoutError::Timeout) => self.say_alive()?,
@@ -203,19 +244,8 @@ impl Link<'_> {
                 }
             }
         };
-        self.host.log.notice(&format!("a copy for a second site is ready: {bytes} bytes"));
-        io::Seek::rewind(&mut file)?;
-        self.line.send(&Frame::Copy { places: places.clone(), moment, bytes })?;
-        let mut left = bytes;
-        while left > 0 {
-            let mut piece = vec![0; PIECE_BYTES.min(usize::try_from(left).unwrap_or(PIECE_BYTES))];
-            file.read_exact(&mut piece)?;
-            left -= piece.len() as u64;
-            self.line.send(&Frame::Piece(piece))?;
-            self.hear()?;
-            self.tell(left, false);
-        }
-        Ok((places, moment))
+        let id = u128::from_le_bytes(crate::entropy::random_bytes()?);
+        Ok(SiteCopy { id, file, bytes, places, moment })
     }
 
     /// The newest file that holds all that comes behind these places.
@@ -249,6 +279,9 @@ impl Link<'_> {
         let moment = self.line.hear()?;
         if let Some(moment) = moment {
             self.note(|figures| figures.moment_ms = moment.0);
+            if let Some(copy) = self.copied.take_if(|copy| moment >= copy.moment) {
+                self.host.site.copies.forget(copy.id);
+            }
         }
         Ok(())
     }

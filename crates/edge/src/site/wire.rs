@@ -43,6 +43,8 @@ pub enum Frame {
     Hello { cluster: u128 },
     /// A copy of so many bytes follows, of what groups held behind these places.
     Copy { places: Vec<u64>, moment: UnixMillis, bytes: u64 },
+    /// The same for who can go on in the middle of a copy: its name, and from which byte on it follows.
+    CopyFrom { id: u128, offset: u64, places: Vec<u64>, moment: UnixMillis, bytes: u64 },
     /// A piece of it: requests, cut anywhere.
     Piece(Vec<u8>),
     /// What leads from one state to a later one.
@@ -93,6 +95,14 @@ impl Frame {
                 out.push(u8::from(*needs_copy));
                 out.extend_from_slice(why.as_bytes());
                 6
+            }
+            Self::CopyFrom { id, offset, places, moment, bytes } => {
+                out.extend_from_slice(&id.to_le_bytes());
+                out.extend_from_slice(&offset.to_le_bytes());
+                put_places(out, places);
+                out.extend_from_slice(&moment.0.to_le_bytes());
+                out.extend_from_slice(&bytes.to_le_bytes());
+                7
             }
         };
         out[start] = kind;
@@ -148,6 +158,13 @@ impl Frame {
                 needs_copy: take::<1>(&mut rest)? != [0],
                 why: String::from_utf8_lossy(rest).into_owned(),
             },
+            7 => Self::CopyFrom {
+                id: u128::from_le_bytes(take(&mut rest)?),
+                offset: u64::from_le_bytes(take(&mut rest)?),
+                places: places(&mut rest)?,
+                moment: UnixMillis(i64::from_le_bytes(take(&mut rest)?)),
+                bytes: u64::from_le_bytes(take(&mut rest)?),
+            },
             _ => return None,
         })
     }
@@ -189,6 +206,7 @@ mod tests {
         let frames = [
             Frame::Hello { cluster: 77 },
             Frame::Copy { places: vec![9], moment: UnixMillis(5), bytes: 6 },
+            Frame::CopyFrom { id: 3 << 100, offset: 2, places: vec![9], moment: UnixMillis(5), bytes: 6 },
             Frame::Piece(b"abc".to_vec()),
             Frame::Batch(batch),
             Frame::State(State { now: UnixMillis(8), places: vec![4], pending_bytes: 9, ..State::default() }),

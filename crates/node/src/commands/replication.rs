@@ -36,7 +36,7 @@ pub(super) const SYNC: ControlCommand = ControlCommand {
 pub(super) const SITE: ControlCommand = ControlCommand {
     since: "7.0.0",
     summary: "Sends another cluster what happens here, or carries out what happens there.",
-    syntax: "<FOLLOW cluster places | WRITER>",
+    syntax: "<FOLLOW cluster places | FOLLOW ? copy | WRITER>",
     flags: FLAGS,
     ..local("site", -2, site)
 };
@@ -123,15 +123,21 @@ fn site(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
     if !local.core.settings.keeps_site_backlog {
         return Err(Refusal::new("ERR This node keeps nothing for a second site: see site-backlog-size"));
     }
+    let text = |index: usize| std::str::from_utf8(args.at(index)).ok();
+    let mut copy = None;
     let place = if is(2, "?") {
+        if !is(3, "?") {
+            let parts = text(3).and_then(|text| text.split_once(':')).ok_or(Refusal::SYNTAX)?;
+            let id = u128::from_str_radix(parts.0, 16).map_err(|_| Refusal::SYNTAX)?;
+            copy = Some((id, parts.1.parse().map_err(|_| Refusal::SYNTAX)?));
+        }
         None
     } else {
-        let text = |index: usize| std::str::from_utf8(args.at(index)).ok();
         let cluster = text(2).and_then(|text| u128::from_str_radix(text, 16).ok()).ok_or(Refusal::SYNTAX)?;
         let places = text(3).map(|text| text.split(',').map(str::parse).collect::<Result<Vec<u64>, _>>());
         Some((cluster, places.and_then(Result::ok).ok_or(Refusal::SYNTAX)?))
     };
-    hand_over(local, Wish::Site { place })
+    hand_over(local, Wish::Site { place, copy })
 }
 
 fn follow(local: &mut Local<'_>, wish: Wish) -> Outcome {
