@@ -23,6 +23,7 @@ pub use restore::RestoreArguments;
 pub(crate) use staging::staging;
 
 use crate::bench::Progress;
+use crate::cluster::door::Door;
 use manifest::{MANIFEST_FILE, Manifest};
 
 /// Makes, lists and checks backups.
@@ -68,6 +69,14 @@ pub fn run(arguments: BackupArguments) -> Result<()> {
         Verb::List(arguments) => list(&arguments.directory),
         Verb::Verify(arguments) => verify(&arguments),
     }
+}
+
+/// Makes a backup of a server, or of its cluster.
+///
+/// # Errors
+/// What an operator must know.
+pub(crate) fn take(door: &Door, backup: &Path) -> Result<()> {
+    create::run(&create::CreateArguments { backup: backup.to_owned(), door: door.clone(), quiet: true })
 }
 
 fn list(directory: &Path) -> Result<()> {

@@ -16,6 +16,8 @@ mod timeline;
 mod trial;
 mod upgrade;
 
+pub(crate) use trial::watch_signals;
+
 use anyhow::Result;
 use clap::{Args, Subcommand};
 

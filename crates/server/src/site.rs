@@ -3,6 +3,9 @@
 //! How far the far side is stands in its record, a hash that its own follower writes with the data. Promoting it is a
 //! change of that record: anyone who followed finds out with its next transaction, which does nothing.
 
+mod drill;
+mod tail;
+
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +18,9 @@ use crate::connection::Connection;
 
 /// The record of the far side.
 const RECORD: &str = "{holdfast}:site";
+
+/// That of the cluster that it follows, if that follows another one itself.
+const ORIGIN: &str = "{holdfast}:origin";
 
 /// Every reply is waited for no longer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -42,6 +48,10 @@ enum SiteVerb {
     Promote(PromoteArguments),
     /// Move to the second site without loss: stop writes at the first, wait for the rest, and promote
     Handover(HandoverArguments),
+    /// Show what the first site, when it has come back, has done that the second one was promoted without
+    Tail(tail::TailArguments),
+    /// Promote a copy of the second site for a rehearsal, on this machine, and take it back
+    Drill(drill::DrillArguments),
 }
 
 #[derive(clap::Args, Clone, Debug)]
@@ -81,6 +91,8 @@ pub fn run(arguments: &SiteArguments) -> Result<()> {
         SiteVerb::Status(far) => status(far),
         SiteVerb::Promote(promotion) => promote(&promotion.far, promotion.accept_loss),
         SiteVerb::Handover(handover) => hand_over(handover),
+        SiteVerb::Tail(arguments) => tail::run(arguments),
+        SiteVerb::Drill(arguments) => drill::run(arguments),
     }
 }
 
@@ -95,16 +107,22 @@ struct Record(Vec<(String, String)>);
 
 impl Record {
     fn read(connection: &mut Connection) -> Result<Self> {
+        let record = Self::read_from(connection, RECORD)?;
+        record.ok_or_else(|| anyhow!("this cluster follows no other one: see `holdfast serve --follow`"))
+    }
+
+    /// One of these records, if it is there.
+    fn read_from(connection: &mut Connection, key: &str) -> Result<Option<Self>> {
         ask(connection, &["SELECT", "0"])?;
-        let reply = ask(connection, &["HGETALL", RECORD])?;
+        let reply = ask(connection, &["HGETALL", key])?;
         let words: Vec<String> = reply
             .elements()
             .unwrap_or_default()
             .iter()
             .map(|word| String::from_utf8_lossy(word.as_bytes().unwrap_or_default()).into_owned())
             .collect();
-        ensure!(!words.is_empty(), "this cluster follows no other one: see `holdfast serve --follow`");
-        Ok(Self(words.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()))
+        let is_there = !words.is_empty();
+        Ok(is_there.then(|| Self(words.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect())))
     }
 
     fn text(&self, name: &str) -> &str {
@@ -184,6 +202,9 @@ fn status(far: &FarArguments) -> Result<()> {
     say_line!("follows       {}", record.text("address"));
     say_line!("link          {}", if record.is_heard() { "up" } else { "down" });
     say_line!("shows         {}", at(record.number("moment-ms")));
+    if let Some(origin) = Record::read_from(&mut connection, ORIGIN)? {
+        say_line!("which follows {}, and showed {} of it then", origin.text("address"), at(origin.number("moment-ms")));
+    }
     let age_s = (now_ms() - record.number("heard-ms")).max(0) as f64 / 1e3;
     match record.number("heard-ms") {
         0 => say_line!("lacks         everything: the first site was never heard"),
@@ -237,6 +258,7 @@ fn promote(far: &FarArguments, accepts_loss: bool) -> Result<()> {
     open(&mut connection, None)?;
     say_line!("promoted: takes writes, from the state of {shown}");
     say_line!("{known}; what the first site acknowledged after that is not here");
+    say_line!("when the first site is back, `holdfast site tail --from` it shows what that was");
     Ok(())
 }
 
@@ -295,18 +317,7 @@ fn hand_over(handover: &HandoverArguments) -> Result<()> {
 /// Waits until the far side has all that the near one has done; answers how far that is.
 fn drain(near: &mut Connection, far: &mut Connection, pause: Duration) -> Result<Vec<i64>> {
     let begun = Instant::now();
-    // A cut of all groups tells how long their logs are, no matter where they are led.
-    let name = format!("{:032x}", u128::from(now_ms().unsigned_abs()) << 64 | u128::from(std::process::id()));
-    let reply = ask(near, &["BACKUP", "BEGIN", &name])?;
-    let numbers = reply.elements().unwrap_or_default().iter().map(|element| match element {
-        Frame::Integer(number) => Some(*number),
-        _ => None,
-    });
-    let numbers: Vec<i64> = numbers.collect::<Option<_>>().ok_or_else(|| anyhow!("BACKUP BEGIN answered {reply}"))?;
-    let places = numbers.get(3..).ok_or_else(|| anyhow!("BACKUP BEGIN answered {reply}"))?.to_vec();
-    for group in 0..places.len() {
-        ask(near, &["BACKUP", "END", &name, &group.to_string()])?;
-    }
+    let (_, places) = cut(near)?;
     loop {
         let record = Record::read(far)?;
         if reaches(&record, &places) {
@@ -320,4 +331,21 @@ fn drain(near: &mut Connection, far: &mut Connection, pause: Duration) -> Result
         );
         thread::sleep(POLL_INTERVAL);
     }
+}
+
+/// The moment by the clock of the node that is asked, and how long the logs of all groups are then.
+fn cut(near: &mut Connection) -> Result<(i64, Vec<i64>)> {
+    // A cut of all groups tells how long their logs are, no matter where they are led.
+    let name = format!("{:032x}", u128::from(now_ms().unsigned_abs()) << 64 | u128::from(std::process::id()));
+    let reply = ask(near, &["BACKUP", "BEGIN", &name])?;
+    let numbers = reply.elements().unwrap_or_default().iter().map(|element| match element {
+        Frame::Integer(number) => Some(*number),
+        _ => None,
+    });
+    let numbers: Vec<i64> = numbers.collect::<Option<_>>().ok_or_else(|| anyhow!("BACKUP BEGIN answered {reply}"))?;
+    let places = numbers.get(3..).ok_or_else(|| anyhow!("BACKUP BEGIN answered {reply}"))?.to_vec();
+    for group in 0..places.len() {
+        ask(near, &["BACKUP", "END", &name, &group.to_string()])?;
+    }
+    Ok((numbers[2], places))
 }

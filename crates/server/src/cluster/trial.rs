@@ -80,7 +80,8 @@ pub fn run(arguments: &TryArguments) -> Result<()> {
     Ok(())
 }
 
-fn watch_signals() -> Result<Receiver<()>> {
+/// Hears when somebody asks this process to end.
+pub(crate) fn watch_signals() -> Result<Receiver<()>> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let (sender, receiver) = mpsc::channel();

@@ -12,7 +12,7 @@ use resp::Frame;
 use stdx::Prng;
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Server, ServerOptions, Writers, fail, say, succeed};
+use crate::harness::{Client, Folder, Server, ServerOptions, Writers, binary, fail, say, succeed, text};
 
 /// Longer than any start and any copy of a few keys.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -344,6 +344,8 @@ fn a_second_site_is_promoted_when_the_first_is_lost_and_not_before() {
     });
     let told = fail(&["site", "promote", "--server", &address]);
     assert!(told.contains("still serves"), "{told}");
+    let told = fail(&["site", "tail", "--from", &format!("127.0.0.1:{}", near.port()), "--server", &address]);
+    assert!(told.contains("was not promoted"), "{told}");
     // What is written behind the cut is lost, and nobody at the far side can know of it.
     sites.line.set_down(true);
     near.client().call(&["SET", "late", "1"]);
@@ -364,6 +366,14 @@ fn a_second_site_is_promoted_when_the_first_is_lost_and_not_before() {
     let far = Server::start(&sites.far);
     wait_until("it takes writes", || far.client().show("SET late 3") == "OK");
     assert!(fail(&["site", "promote", "--server", &address]).contains("promoted already"));
+    // What it was promoted without is found at the first site.
+    let tail = succeed(&["site", "tail", "--from", &format!("127.0.0.1:{}", near.port()), "--server", &address]);
+    let events: Vec<serde_json::Value> = tail.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let [event] = &events[..] else { panic!("{tail}") };
+    assert_eq!(event["effects"][0]["command"], serde_json::json!(["SET", "late", "1"]));
+    assert!(tail.contains("1 transaction with 1 change"), "{tail}");
+    let told = fail(&["site", "tail", "--from", &address, "--server", &address]);
+    assert!(told.contains("CHANGES is refused"), "{told}");
     far.stop();
     near.stop();
 }
@@ -439,6 +449,87 @@ fn another_node_tells_on_when_the_one_that_was_followed_dies() {
     far.stop();
 }
 
+/// Words that compress badly.
+fn noise(prng: &mut Prng, length: usize) -> String {
+    (0..length).map(|_| char::from(b'0' + prng.below(75) as u8)).collect()
+}
+
+#[test]
+fn a_copy_goes_on_where_it_was_cut() {
+    let sites = Sites::new(500_000, &[]);
+    let near = Server::start(&sites.near);
+    open_accounts(near.port());
+    let (mut client, mut prng) = (near.client(), Prng::new(11));
+    client.call(&["FUNCTION", "LOAD", "#!lua name=l\nredis.register_function('f', function(k) return 1 end)"]);
+    for key in 0..300_u64 {
+        client.call(&["SELECT", &(key % 3).to_string()]);
+        client.call(&["SET", &format!("k{key}"), &noise(&mut prng, 8_000)]);
+        client.call(&["RPUSH", &format!("l{key}"), "a", "b"]);
+    }
+    let mut far = Server::start(&sites.far);
+    let carried = |of_total: u64| {
+        wait_until("so much of the copy has come", || sites.line.carried.load(Ordering::Relaxed) >= of_total * 16_000);
+    };
+    for percent in [20, 50, 70, 90] {
+        carried(percent);
+        if percent == 70 {
+            far.kill();
+            far = Server::start(&sites.far);
+        } else {
+            sites.line.cut();
+        }
+        // What changes meanwhile comes behind the copy.
+        client.call(&["RPUSH", "l0", &percent.to_string()]);
+    }
+    wait_until_level(near.port(), far.port(), "end");
+    assert_eq!(contents(near.port()), contents(far.port()));
+    let log = far.log();
+    let count = |words: &str| log.matches(words).count();
+    assert_eq!(count("takes a copy of the near site"), 1, "{log}");
+    assert_eq!((count("goes on with the copy"), count("the copy of the near site is complete")), (4, 1), "{log}");
+    assert!(far.client().show("FUNCTION LIST").contains("\"f\""));
+    say(&format!("{} bytes were carried", sites.line.carried.load(Ordering::Relaxed)));
+    far.stop();
+    near.stop();
+}
+
+#[test]
+fn a_chain_goes_on_without_its_middle() {
+    let sites = Sites::new(0, &[]);
+    let near = Server::start(&sites.near);
+    open_accounts(near.port());
+    let middle = Server::start(&sites.far.clone().extra(&["--site-backlog-size", "64mb"]));
+    wait_until_level(near.port(), middle.port(), "middle");
+    let options = ServerOptions::new(&sites.folder.path().join("end"));
+    let addresses = format!("127.0.0.1:{},127.0.0.1:{}", middle.port(), near.port());
+    let end = Server::start(&options.extra(&["--cores", "2", "--follow", &addresses]));
+    wait_until_level(near.port(), end.port(), "end");
+    let shown = succeed(&["site", "status", "--server", &format!("127.0.0.1:{}", end.port())]);
+    assert!(shown.contains("which follows"), "{shown}");
+    // While the middle is behind, the end is: a deadline that was moved meanwhile is no deadline.
+    near.client().call(&["SET", "kept", "1", "PX", "4000"]);
+    wait_until("the end has it", || get(end.port(), "kept").is_some());
+    sites.line.set_down(true);
+    assert_eq!(near.client().show("PERSIST kept"), "(integer) 1");
+    thread::sleep(Duration::from_millis(5_500));
+    sites.line.set_down(false);
+    wait_until_level(near.port(), end.port(), "persisted");
+    assert_eq!(get(end.port(), "kept").as_deref(), Some("1"));
+    let writers = Writers::start(&[near.port()], 2, PAUSE, change);
+    let mut sums = watch(end.port(), Duration::from_millis(700));
+    middle.kill();
+    sums += watch(end.port(), Duration::from_millis(700));
+    let count = writers.stop();
+    wait_until_level(near.port(), end.port(), "over");
+    wait_until("both hold the same", || contents(near.port()) == contents(end.port()));
+    assert_eq!(told(&mut end.client(), "site_copies_taken").as_deref(), Some("1"), "{}", end.log());
+    assert!(end.log().contains("which the near site has followed"), "{}", end.log());
+    assert_eq!(end.client().show("EXISTS {holdfast}:origin"), "(integer) 0");
+    say(&format!("{count} changes, {sums} sums at the end of the chain"));
+    end.stop();
+    near.stop();
+}
+
 /// A node that was away, and finds nobody, has no more than what the far side has. What comes behind that must not be
 /// carried out again.
 #[test]
@@ -478,4 +569,34 @@ fn a_node_that_lacks_what_the_far_side_has_takes_nothing_back() {
     assert_eq!(far.client().show("LLEN list"), "(integer) 200");
     assert_eq!(told(&mut far.client(), "site_copies_taken").as_deref(), Some("1"), "{}", far.log());
     far.stop();
+}
+
+#[test]
+fn a_rehearsal_is_taken_back() {
+    let sites = Sites::new(0, &[]);
+    let near = Server::start(&sites.near);
+    open_accounts(near.port());
+    let far = Server::start(&sites.far);
+    wait_until_level(near.port(), far.port(), "begin");
+    let (address, directory) = (sites.far_address(), sites.folder.path().join("drill"));
+    wait_until("its copy is complete", || {
+        succeed(&["site", "status", "--server", &address]).contains("phase         following")
+    });
+    let script = "\"$0\" cli -p \"${HOLDFAST_DRILL##*:}\" SET account:0 7 && \"$0\" cli -p \"${HOLDFAST_DRILL##*:}\" GET account:1";
+    let mut words = vec!["site", "drill", "--server", &address, "--directory", text(&directory)];
+    let binary = binary();
+    words.extend(["--", "sh", "-c", script, text(&binary)]);
+    let told = succeed(&words);
+    assert!(told.contains("OK") && told.contains("100") && told.contains("its data are gone"), "{told}");
+    assert!(!directory.exists());
+    assert_eq!(get(far.port(), "account:0").as_deref(), Some("100"), "the second site knows nothing of it");
+    wait_until_level(near.port(), far.port(), "end");
+    let last = words.len() - 5;
+    let refused = fail(&[&words[..last], &["--", "false"]].concat());
+    assert!(refused.contains("false has failed"), "{refused}");
+    assert!(!directory.exists());
+    let refused = fail(&["site", "drill", "--server", &format!("127.0.0.1:{}", near.port())]);
+    assert!(refused.contains("follows no other one"), "{refused}");
+    far.stop();
+    near.stop();
 }
