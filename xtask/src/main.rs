@@ -1,5 +1,6 @@
 //! The verbs of the project. `cargo xtask test` is the one command that runs every test.
 
+mod advisories;
 mod bill;
 mod crash;
 mod fuzz;
@@ -29,6 +30,8 @@ usage: cargo xtask VERB [OPTIONS]
   lint                   formatting, clippy without warnings, tidy; writes nothing
   ci                     lint, then test
   tidy                   the house rules alone
+  advisories [DIRECTORY] known faults of libraries that we use, from docs/advisories.toml; with a checkout of
+                         github.com/rustsec/advisory-db, that list is made first
   tcl [--files A,B] [--redis] [--audit] [--nodes N]
                          Redis's Tcl suite against a Holdfast started for it (--redis: against a stock redis-server);
                          --audit runs only what tests/tcl/left-out.toml leaves out and names what passes by now
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         "lint" => lint(),
         "ci" => lint().and_then(|()| test(options)),
         "tidy" => tidy::run(),
+        "advisories" => advisories::run_verb(options),
         "tcl" => tcl::run(options),
         "release" => release::run(options),
         "package" => package::run_verb(options),

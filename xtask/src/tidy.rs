@@ -1,6 +1,6 @@
 //! The house rules that neither the compiler nor clippy knows. An ordinary test, so that `cargo test` keeps them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::process::output;
-use crate::root;
+use crate::{advisories, root};
 
 /// A file of the repository, read once for all rules.
 struct Source {
@@ -29,6 +29,8 @@ const RULES: &[Rule] = &[
     words_are_of_today,
     comments_are_plain,
     tests_run,
+    unsafe_is_signed_off,
+    dependencies_are_reviewed,
     files_are_small,
     lines_fit,
     modules_are_listed,
@@ -197,6 +199,57 @@ fn tests_run(sources: &[Source]) -> Vec<String> {
     })
 }
 
+/// The table of code that the compiler cannot check.
+const UNSAFE_TABLE: &str = "docs/unsafe.md";
+
+/// Each file with such code is in the table, with as many uses as it has.
+fn unsafe_is_signed_off(sources: &[Source]) -> Vec<String> {
+    let table = sources.iter().find(|source| source.path == UNSAFE_TABLE).map_or("", |source| source.text.as_str());
+    let rows = table.lines().filter_map(|line| {
+        let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
+        let path = cells.next()?.strip_prefix('`')?.strip_suffix('`')?;
+        Some((path.to_owned(), cells.next()?.parse::<usize>().ok()?))
+    });
+    let mut signed: BTreeMap<String, usize> = rows.collect();
+    let mut breaches = Vec::new();
+    for source in sources.iter().filter(|source| has_extension(&source.path, &["rs"])) {
+        let count = source.text.lines().map(unsafe_uses).sum::<usize>();
+        let signed = signed.remove(&source.path).unwrap_or(0);
+        if count != signed {
+            breaches.push(format!("{}: {count} uses of unsafe, and {UNSAFE_TABLE} has {signed}", source.path));
+        }
+    }
+    breaches.extend(signed.into_keys().map(|path| format!("{UNSAFE_TABLE}: there is no file {path}")));
+    breaches
+}
+
+/// How often a line of code begins something that is not safe.
+fn unsafe_uses(line: &str) -> usize {
+    const WORD: &str = concat!("uns", "afe");
+    let code = line.trim_start();
+    if code.starts_with("//") {
+        return 0;
+    }
+    let is_use = |(at, _): &(usize, &str)| {
+        let begins = !code[..*at].ends_with(|before: char| before.is_alphanumeric() || "_\"`".contains(before));
+        let rest = code[at + WORD.len()..].trim_start();
+        begins && ["{", "(", "impl", "fn ", "extern", "trait"].iter().any(|next| rest.starts_with(next))
+    };
+    code.match_indices(WORD).filter(is_use).count()
+}
+
+/// No library that we use has a known fault, but for those that do not concern us.
+fn dependencies_are_reviewed(sources: &[Source]) -> Vec<String> {
+    let text = |path: &str| sources.iter().find(|source| source.path == path).map(|source| source.text.as_str());
+    match (text("Cargo.lock"), text(advisories::LIST), text(advisories::REVIEW)) {
+        (Some(lock), Some(list), Some(review)) => {
+            advisories::breaches(lock, list, review).unwrap_or_else(|error| vec![format!("{error:#}")])
+        }
+        (None, ..) => Vec::new(),
+        _ => vec![format!("{} or {} is missing", advisories::LIST, advisories::REVIEW)],
+    }
+}
+
 fn files_are_small(sources: &[Source]) -> Vec<String> {
     let large = sources.iter().filter(|source| source.size_bytes > FILE_BYTES_MAX);
     large.map(|source| format!("{}: {} bytes", source.path, source.size_bytes)).collect()
@@ -362,6 +415,10 @@ mod tests {
             1,
         );
         check(tests_run, "a.rs", concat!("#[ig", "nore]\n#[test]\n"), 1);
+        let block = concat!("// uns", "afe { in words }\nlet a = uns", "afe { *b };\nuns", "afe impl Send for A {}\n");
+        check(unsafe_is_signed_off, "a.rs", block, 1);
+        check(unsafe_is_signed_off, "a.rs", "let unsafe_code = 1; let is_unsafe = unsafe_code;\n", 0);
+        check(unsafe_is_signed_off, UNSAFE_TABLE, "| file | uses |\n| --- | --- |\n| `a.rs` | 2 |\n", 1);
         check(lines_fit, "a.rs", &"é".repeat(121), 1);
         check(lines_fit, "a.rs", &"é".repeat(120), 0);
         check(lines_fit, "a.rs", &format!("// {}\n\"{}\"", "a".repeat(120), "a".repeat(120)), 1);
@@ -371,6 +428,16 @@ mod tests {
         check(changelog_has_its_shape, "CHANGELOG.md", "# Changelog\n\n## Unreleased\n\nSome prose.\n", 1);
         check(decisions_have_their_shape, "docs/decisions/0002-x.md", "## Context\n", 4);
         check(links_lead_somewhere, "a.md", "[x](no-such-file.md) [y](Cargo.toml) [z](https://example.org/)", 1);
+    }
+
+    #[test]
+    fn signed_off_is_what_has_as_many_uses_as_the_table_says() {
+        let source = |path: &str, text: &str| Source { path: path.into(), size_bytes: 0, text: text.into() };
+        let block = concat!("let a = uns", "afe { *b };\n");
+        let table = |count| source(UNSAFE_TABLE, &format!("| `a.rs` | {count} | what for |\n"));
+        assert!(unsafe_is_signed_off(&[source("a.rs", block), table(1)]).is_empty());
+        let more = unsafe_is_signed_off(&[source("a.rs", &block.repeat(2)), table(1)]);
+        assert_eq!(more, ["a.rs: 2 uses of unsafe, and docs/unsafe.md has 1"]);
     }
 
     #[test]
