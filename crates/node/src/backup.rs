@@ -113,12 +113,11 @@ impl Group {
         progress.map_or(99, |(walked, total)| (walked * 100).checked_div(total).unwrap_or(0).min(99))
     }
 
-    /// All groups are locked for a backup: this one begins its part of it.
+    /// All groups are locked for a backup: this one begins its part of it. See [`Group::tell_cut`] for the answer.
     pub(crate) fn cut(
         &mut self,
         (transaction, grant): (TransactionId, Grant),
         name: u128,
-        origin: &Origin,
         now: Now,
         outlet: &mut Outlet<'_>,
     ) {
@@ -130,8 +129,13 @@ impl Group {
             self.backups.cut = Some(Cut { name, transaction, checkpoint, mark, stage, heard, readers });
         }
         self.backups.wished_until = None;
-        let mut answer = vec![u8::from(is_cut || may_cut)];
-        if let Some(cut) = self.backups.cut.as_ref().filter(|_| answer == [1]) {
+    }
+
+    /// This replica still led when its part had begun, or leads again: in the latter case it has no part any more.
+    pub(crate) fn tell_cut(&mut self, transaction: TransactionId, origin: &Origin, outlet: &mut Outlet<'_>) {
+        let cut = self.backups.cut.as_ref().filter(|cut| cut.transaction == transaction);
+        let mut answer = vec![u8::from(cut.is_some())];
+        if let Some(cut) = cut {
             answer.extend_from_slice(&cut.mark.index.to_le_bytes());
         }
         outlet.answer(origin, self.observed(), answer);

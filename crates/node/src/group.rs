@@ -224,6 +224,8 @@ enum ReadWhat {
     Holders(u64),
     /// Whether the leader obeys parameters of which it has heard.
     Obeys,
+    /// Whether the group has begun its part of the backup that this transaction makes.
+    Cut(TransactionId),
 }
 
 #[derive(Debug)]

@@ -194,7 +194,8 @@ impl Group {
             | ReadWhat::Holds(..)
             | ReadWhat::Place(_)
             | ReadWhat::Holders(_)
-            | ReadWhat::Obeys => None,
+            | ReadWhat::Obeys
+            | ReadWhat::Cut(_) => None,
         };
         self.spans = spans;
         foreign

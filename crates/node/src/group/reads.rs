@@ -139,6 +139,10 @@ impl Group {
                 self.spans = spans;
                 return self.tell_holders(*place, &read.origin, outlet);
             }
+            ReadWhat::Cut(transaction) => {
+                self.spans = spans;
+                return self.tell_cut(*transaction, &read.origin, outlet);
+            }
             ReadWhat::Obeys => {
                 self.spans = spans;
                 return outlet.answer(&read.origin, Observed::of_state(), Vec::new());

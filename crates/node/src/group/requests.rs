@@ -193,7 +193,10 @@ impl Group {
             }
             RequestBody::Govern(words) => return self.govern(&words, origin, protocol, now, outlet),
             RequestBody::Cut { transaction, grant, name } => {
-                return self.cut((transaction, grant), name, &origin, now, outlet);
+                self.cut((transaction, grant), name, now, outlet);
+                // One that does not know yet that another leads has cut what that one has changed.
+                let what = ReadWhat::Cut(transaction);
+                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
             }
             RequestBody::ReadCut { name, chunk } => {
                 return self.read_cut(name, chunk, (origin, protocol), now, outlet);

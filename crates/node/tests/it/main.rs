@@ -1,6 +1,7 @@
 //! Stories of one node: what clients see, whichever core their keys live on.
 
 mod acl;
+mod backup;
 mod blocking;
 mod cluster;
 mod collections;
