@@ -404,6 +404,10 @@ pub const BYTES_PER_PATIENT_SECOND: usize = 4 << 20;
 /// After so long without a word all requests without an answer are sent again.
 pub const RESEND_AFTER: Duration = Duration::from_secs(1);
 
+/// What has been heard of requests is believed for so long: one that has waited for [`REQUEST_PATIENCE`] goes on
+/// waiting, for locked keys, only as long as its leader says again and again that it has it.
+pub const HEARD_LASTS: Duration = Duration::from_secs(2);
+
 /// How long a gateway waits after a refusal before it asks again.
 pub const REFUSED_REST: Duration = Duration::from_millis(20);
 

@@ -15,7 +15,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use resp::Protocol;
-use stdx::Instant;
+use stdx::{Duration, Instant};
 
 use crate::event::{GroupId, NodeId, SessionId};
 use crate::letter::{Claim, Request, RequestBody, ScriptRequest};
@@ -163,6 +163,8 @@ struct Outstanding {
     /// Sent although enough was under way.
     is_beyond: bool,
     was_sent: bool,
+    /// The node that was asked last has not taken it.
+    is_sent_back: bool,
 }
 
 impl Outstanding {
@@ -324,6 +326,7 @@ impl Relay {
             is_out: false,
             is_beyond: false,
             was_sent: false,
+            is_sent_back: false,
         });
         number
     }
@@ -449,13 +452,16 @@ impl Relay {
         }
     }
 
-    /// An answer has come: what was asked and what it is for, unless it is known already.
-    pub fn answered(&mut self, claim: Claim, now: Instant) -> Option<(Request, Purpose)> {
+    /// An answer has come: what was asked and what it is for, unless it is known already. If the request was carried
+    /// out, others of its kind may be, too; a leader that can log nothing refuses one at once, and the others never.
+    pub fn answered(&mut self, claim: Claim, is_refusal: bool, now: Instant) -> Option<(Request, Purpose)> {
         if claim.boot != self.boot {
             return None;
         }
         let stream = self.streams.get_mut(claim.group.0 as usize)?;
-        stream.hear(claim.number, now);
+        if !is_refusal {
+            stream.hear(claim.number, now);
+        }
         stream.take(claim.number)
     }
 
@@ -466,7 +472,13 @@ impl Relay {
         }
         let Some(stream) = self.streams.get_mut(claim.group.0 as usize) else { return };
         // One refusal is heard for each request under way. What has been answered meanwhile is not missed.
-        let is_missed = stream.find(claim.number).is_some_and(|outstanding| outstanding.request.is_some());
+        let is_missed = match stream.find(claim.number) {
+            Some(outstanding) if outstanding.request.is_some() => {
+                outstanding.is_sent_back = true;
+                true
+            }
+            _ => false,
+        };
         if is_missed && stream.retry_at <= now && stream.sent > 0 {
             stream.rewind(now);
             stream.retry_at = now + limits::REFUSED_REST;
@@ -499,9 +511,8 @@ impl Relay {
                 if stream.sent > 0 && silence >= resend_after && now.since(stream.resent) >= resend_after {
                     stream.rewind(now);
                 }
-                if silence >= limits::REQUEST_PATIENCE + more {
-                    stream.expire(GroupId(*group), is_change, now, &mut expired);
-                }
+                let is_silent = silence >= limits::HEARD_LASTS + more;
+                stream.expire(GroupId(*group), (is_change, is_silent, more), now, &mut expired);
             }
         }
         expired
@@ -579,6 +590,7 @@ impl Stream {
             next.is_out = true;
             next.is_beyond = self.out_weight >= bytes_max;
             next.was_sent = true;
+            next.is_sent_back = false;
             self.out_bytes += next.byte_count;
             self.out_weight += next.weight;
             send(leader, request);
@@ -640,10 +652,20 @@ impl Stream {
         taken
     }
 
-    fn expire(&mut self, group: GroupId, is_change: bool, now: Instant, expired: &mut Vec<Expired>) {
+    /// Gives up what has waited for too long (`more` longer than usual, for what is under way), if nothing has been
+    /// heard of its kind (`is_silent`), or it was sent back.
+    fn expire(
+        &mut self,
+        group: GroupId,
+        (is_change, is_silent, more): (bool, bool, Duration),
+        now: Instant,
+        expired: &mut Vec<Expired>,
+    ) {
         let is_overdue = |outstanding: &&Outstanding| {
             outstanding.is_change == is_change
-                && now.since(outstanding.submitted) >= limits::REQUEST_PATIENCE
+                && (is_silent || outstanding.is_sent_back)
+                && now.since(outstanding.submitted)
+                    >= limits::REQUEST_PATIENCE + more.max(limits::patience_for(outstanding.byte_count))
                 && outstanding.request.as_ref().is_some_and(|(request, _)| {
                     !matches!(
                         request.body,
@@ -730,7 +752,7 @@ mod tests {
         assert_eq!(sent, [3, 700, 700], "in the order of groups");
         for (group, number) in [(700, numbers[0]), (3, numbers[1])] {
             let claim = Claim { boot: 1, group: GroupId(group), number };
-            assert!(relay.answered(claim, Instant::ZERO).is_some());
+            assert!(relay.answered(claim, false, Instant::ZERO).is_some());
         }
         assert!(relay.pass_time(Instant::ZERO).is_empty());
         assert_eq!(relay.active().map(|(group, _)| group.0).collect::<Vec<_>>(), [700], "one is still asked");
@@ -791,17 +813,66 @@ mod tests {
             let mut waited_ms = 0;
             while expired.is_empty() && waited_ms < 20_000 {
                 waited_ms += 100;
-                let now = Instant::ZERO + stdx::Duration::from_millis(waited_ms);
+                let now = Instant::ZERO + Duration::from_millis(waited_ms);
                 let purpose = Purpose::Client { session: SESSION, ticket: 1 };
                 let other = relay.submit(request(answered.clone()), purpose, Answerable::UNDER_WAY, now);
                 relay.flush(now, |_, _| ());
                 let claim = Claim { boot: 1, group: GroupId(0), number: other };
-                assert!(relay.answered(claim, now).is_some());
+                assert!(relay.answered(claim, false, now).is_some());
                 expired = relay.pass_time(now);
             }
             assert_eq!((expired.len(), waited_ms), (1, 5_000), "{waiting:?}");
             assert_eq!(expired[0].request.origin.claim.map(|claim| claim.number), Some(number));
             assert_eq!(expired[0].is_in_doubt, matches!(waiting, RequestBody::Write(_)));
         }
+    }
+
+    #[test]
+    fn refusals_of_others_keep_nothing_waiting_and_a_promise_is_good_for_a_while() {
+        let after = |ms| Instant::ZERO + Duration::from_millis(ms);
+        let claim = |number| Claim { boot: 1, group: GroupId(0), number };
+        let until_expired = |step: &mut dyn FnMut(&mut Relay, u64, u64)| {
+            let mut relay = Relay::new(1, 1);
+            relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1, is_here: true }, Instant::ZERO);
+            let number = submit(&mut relay, RequestBody::Write(vec![0]));
+            for ms in (0..20_000).step_by(100) {
+                relay.flush(after(ms), |_, _| ());
+                step(&mut relay, number, ms);
+                if !relay.pass_time(after(ms)).is_empty() {
+                    return ms;
+                }
+            }
+            20_000
+        };
+        // The disk of the leader takes nothing: it refuses what comes, and never answers what it has begun.
+        let refused = until_expired(&mut |relay, _, ms| {
+            let purpose = Purpose::Client { session: SESSION, ticket: 1 };
+            let other = relay.submit(request(RequestBody::Write(vec![0])), purpose, Answerable::UNDER_WAY, after(ms));
+            relay.flush(after(ms), |_, _| ());
+            assert!(relay.answered(claim(other), true, after(ms)).is_some());
+        });
+        assert_eq!(refused, 5_000);
+        // It said that it had the request before it knew that it could not carry it out.
+        let promised = until_expired(&mut |relay, number, ms| {
+            if ms == 1_200 {
+                relay.alive(claim(number), after(ms));
+            }
+        });
+        assert_eq!(promised, 5_000);
+        // It goes from one to the next, and nobody takes it.
+        let sent_back = until_expired(&mut |relay, number, ms| {
+            relay.refused(claim(number), after(ms));
+            let purpose = Purpose::Client { session: SESSION, ticket: 1 };
+            let other = relay.submit(request(RequestBody::Write(vec![0])), purpose, Answerable::UNDER_WAY, after(ms));
+            assert!(relay.answered(claim(other), false, after(ms)).is_some());
+        });
+        assert_eq!(sent_back, 5_000);
+        // It waits for locked keys, and is told so for seven seconds.
+        let held = until_expired(&mut |relay, number, ms| {
+            if ms <= 7_000 {
+                relay.alive(claim(number), after(ms));
+            }
+        });
+        assert_eq!(held, 9_000);
     }
 }

@@ -121,7 +121,8 @@ impl Core {
         }
         let is_to_be_told =
             self.context.is_clustered && self.context.tracker.is_wanted() && self.relay.is_of_change(claim, bytes);
-        let Some((request, purpose)) = self.relay.answered(claim, self.now.instant) else { return };
+        let is_refusal = matches!(proof, Proof::Refused);
+        let Some((request, purpose)) = self.relay.answered(claim, is_refusal, self.now.instant) else { return };
         if !request.body.is_answered_by(&proof, bytes)
             || !validate::is_answer(&request.body, bytes, self.context.settings.databases)
         {

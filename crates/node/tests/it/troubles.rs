@@ -159,6 +159,39 @@ fn whatever_the_disks_do_everybody_has_an_answer_within_five_seconds() {
     }
 }
 
+/// What was begun before the disks took nothing is never carried out, and what comes later is refused all the time.
+#[test]
+fn refusals_of_what_comes_later_keep_nobody_waiting() {
+    let mut nodes = Nodes::new();
+    nodes.pass(Duration::from_secs(1));
+    let leader = nodes.leader().expect("elected");
+    let gateways = [leader % 3 + 1, (leader + 1) % 3 + 1];
+    let writers = gateways.map(|node| nodes.host(node).connect(0));
+    let others = gateways.map(|node| nodes.host(node).connect(0));
+    assert_eq!(nodes.run(gateways[0], writers[0], "SET n 1"), "+OK");
+    (1..=3).for_each(|node| nodes.host(node).holds_disk = true);
+    for (node, client) in gateways.into_iter().zip(writers) {
+        nodes.host(node).send(client, b"SET n 2\r\n");
+        nodes.host(node).settle();
+    }
+    nodes.exchange(|_, _, _| true);
+    fill(&mut nodes, &[1, 2, 3]);
+    let mut answered_ms = [None; 2];
+    let mut refused_count = 0;
+    for ms in (50..=10_000).step_by(50) {
+        nodes.pass(Duration::from_millis(50));
+        for (place, (node, client)) in gateways.into_iter().zip(writers).enumerate() {
+            nodes.host(node).send(others[place], b"GET n\r\nSET m 3\r\n");
+            refused_count += nodes.host(node).received(others[place]).matches(FULL).count();
+            if !nodes.host(node).received(client).is_empty() {
+                answered_ms[place].get_or_insert(ms);
+            }
+        }
+    }
+    assert!(refused_count > 50, "{refused_count}");
+    assert!(answered_ms.iter().all(|ms| ms.is_some_and(|ms| ms <= 5_200)), "{answered_ms:?}");
+}
+
 #[test]
 fn who_is_cut_off_from_a_leader_has_another_within_an_election() {
     for cut in [(1, 2), (2, 3), (1, 3)] {
