@@ -264,10 +264,9 @@ impl Host {
     /// From now on links begin with a newer certificate, if those of the cluster's own authority are used.
     pub fn renew_certificate(&self) {
         let Some(credentials) = &self.credentials else { return };
-        let links = credentials.links();
         let mut security = self.security.lock().unwrap_or_else(PoisonError::into_inner);
-        if security.links.as_ref().is_some_and(|links| links.authority.is_some()) {
-            *security = Arc::new(Security { links: Some(links), ..Security::clone(&security) });
+        if let Some(renewed) = security.renewed(credentials) {
+            *security = Arc::new(renewed);
         }
     }
 

@@ -468,3 +468,27 @@ fn tune(stream: &TcpStream, keepalive_s: u64) {
         let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_vanishes_is_found_out_as_the_parameter_says() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        for (seconds, interval) in [(300, 100), (60, 20), (2, 1)] {
+            let _client = std::net::TcpStream::connect(address).expect("a connection");
+            let (accepted, _) = listener.accept().expect("a connection");
+            let stream = TcpStream::from_std(accepted);
+            tune(&stream, 0);
+            assert!(!SockRef::from(&stream).keepalive().expect("an option"), "0 is never");
+            tune(&stream, seconds);
+            let socket = SockRef::from(&stream);
+            assert!(socket.keepalive().expect("an option"));
+            assert_eq!(socket.tcp_keepalive_time().expect("an option"), Duration::from_secs(seconds));
+            assert_eq!(socket.tcp_keepalive_interval().expect("an option"), Duration::from_secs(interval));
+            assert_eq!(socket.tcp_keepalive_retries().expect("an option"), 3);
+        }
+    }
+}

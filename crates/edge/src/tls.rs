@@ -239,6 +239,13 @@ fn unfit(name: &'static str) -> impl FnOnce(String) -> Unfit {
 }
 
 impl Security {
+    /// The same with a new certificate of this node for links. None if those of the cluster's own authority are not
+    /// used.
+    pub fn renewed(&self, credentials: &Credentials) -> Option<Self> {
+        let is_own = self.links.as_ref().is_some_and(|links| links.authority.is_some());
+        is_own.then(|| Self { links: Some(credentials.links()), ..self.clone() })
+    }
+
     /// What the parameters ask for, with the files they name as they are now, and this node's credentials in a cluster
     /// with an authority of its own. Nothing, if neither clients nor nodes use TLS.
     ///

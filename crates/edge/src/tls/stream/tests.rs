@@ -1,10 +1,11 @@
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use node::settings::Settings;
 
 use super::*;
 use crate::tls::testing::{Authority, Files};
-use crate::tls::{ClientOptions, ClientSecurity, Security, accept};
+use crate::tls::{ClientOptions, ClientSecurity, Credentials, Security, accept};
 
 /// One direction of a connection: bytes under way, and how many may be.
 #[derive(Default)]
@@ -297,4 +298,31 @@ fn plain_text_is_known_by_its_first_bytes() {
         other.write_all(text.as_bytes()).expect("room");
         assert_eq!(server.shake_hands().expect_err("no TLS").to_string(), "the other side speaks no TLS");
     }
+}
+
+#[test]
+fn a_renewed_certificate_is_shown_by_new_links_and_those_that_are_up_go_on() {
+    let authority = Arc::new(crate::trust::Authority::make().expect("a key"));
+    let node = |node| Credentials { authority: Arc::clone(&authority), node, former: None };
+    let settings = Settings::default();
+    let (own, other) = (node(1), node(2));
+    let before = Security::new(&settings, Some(&own)).expect("an authority");
+    let dial = Security::new(&settings, Some(&other)).expect("an authority").links.expect("links");
+    let link = |security: &Security| {
+        let (one, other) = ends(1_000, 100_000);
+        let mut accepted = accept(&security.links.as_ref().expect("links").accept, one).expect("a connection");
+        let mut dialled = dial.dial(1, other);
+        agree(&mut accepted, &mut dialled).expect("both belong to the cluster");
+        (accepted, dialled)
+    };
+    let (mut accepted, mut dialled) = link(&before);
+    let renewed = before.renewed(&own).expect("it is the cluster's own");
+    let (mut later, mut newer) = link(&renewed);
+    let shown = |stream: &TlsStream<End>| stream.certificate().expect("a certificate").to_vec();
+    assert_ne!(shown(&dialled), shown(&newer));
+    let text = b"both go on".repeat(1_000);
+    assert_eq!(carry(&mut dialled, &mut accepted, &text, text.len()), text);
+    assert_eq!(carry(&mut newer, &mut later, &text, text.len()), text);
+    // Where the operator has files for that, they are not replaced.
+    assert!(Security { clients: None, links: None }.renewed(&own).is_none());
 }
