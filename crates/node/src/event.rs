@@ -76,8 +76,20 @@ pub struct Follower {
     pub version: String,
     /// It wants nothing behind the copy.
     pub wants_copy_only: bool,
-    /// It wants libraries of functions, and no keys.
-    pub wants_functions_only: bool,
+    /// What it wants to be in the copy.
+    pub content: CopyContent,
+}
+
+/// What a copy for a replica of another kind holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CopyContent {
+    /// Keys and libraries of functions.
+    #[default]
+    All,
+    /// Libraries of functions, and no keys.
+    Functions,
+    /// Neither: it has them, or wants only what comes next.
+    Nothing,
 }
 
 /// What a replica of another kind asks for.

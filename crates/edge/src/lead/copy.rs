@@ -27,6 +27,8 @@ pub struct Copy {
     pub bytes: u64,
     /// The same without keys.
     pub functions: Vec<u8>,
+    /// The same with neither keys nor functions.
+    pub nothing: Vec<u8>,
     /// Keys left out, since their types belong to modules.
     pub left_out: u64,
     /// Hashes written without the deadlines of their fields, since the reader knows none.
@@ -155,8 +157,9 @@ impl Begun {
         let mut file = sink.writer.finish().map_err(io)?;
         let bytes = io::Seek::stream_position(&mut file).map_err(io)?;
         let functions = sink.functions.finish().map_err(io)?;
+        let nothing = begin_file(Vec::new(), reader, self.moment).and_then(RdbWriter::finish).map_err(io)?;
         let RdbSink { left_out, without_deadlines, .. } = sink;
-        Ok(Copy { file, bytes, functions, left_out, without_deadlines })
+        Ok(Copy { file, bytes, functions, nothing, left_out, without_deadlines })
     }
 
     fn read_into(&mut self, sink: &mut impl Sink, wants_functions: bool) -> Result<(), String> {

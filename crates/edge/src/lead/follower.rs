@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use mio::event::Event;
 use mio::{Registry, Token};
-use node::event::{Follower, FollowerReport, Wish};
+use node::event::{CopyContent, Follower, FollowerReport, Wish};
 use resp::{Args, Limits, Parsed, RequestParser, Span};
 
 use super::backlog::Backlog;
@@ -140,9 +140,18 @@ impl Link {
     /// Its copy is there.
     pub fn send_copy(&mut self, copy: &Arc<Copy>) {
         if let Stage::Copying(then) = self.stage {
-            let bytes = if self.follower.wants_functions_only { copy.functions.len() as u64 } else { copy.bytes };
+            let bytes = self.part_of(copy).map_or(copy.bytes, |part| part.len() as u64);
             self.head.extend_from_slice(format!("${bytes}\r\n").as_bytes());
             self.stage = Stage::Sending { copy: Arc::clone(copy), sent: 0, then };
+        }
+    }
+
+    /// What it wants of a copy, if that is in memory and not the whole file.
+    fn part_of<'c>(&self, copy: &'c Copy) -> Option<&'c [u8]> {
+        match self.follower.content {
+            CopyContent::All => None,
+            CopyContent::Functions => Some(&copy.functions),
+            CopyContent::Nothing => Some(&copy.nothing),
         }
     }
 
@@ -240,8 +249,9 @@ impl Link {
             match &self.stage {
                 Stage::Waiting | Stage::Copying(_) => return Ok(0),
                 Stage::Sending { copy, sent, then } => {
-                    let is_small = self.follower.wants_functions_only;
-                    let whole = if is_small { copy.functions.len() as u64 } else { copy.bytes };
+                    let (copy, sent, then) = (Arc::clone(copy), *sent, *then);
+                    let part = self.part_of(&copy);
+                    let whole = part.map_or(copy.bytes, |part| part.len() as u64);
                     let count = buffer.len().min(usize::try_from(whole - sent).unwrap_or(usize::MAX));
                     if count == 0 && self.follower.wants_copy_only {
                         self.done.get_or_insert_with(Instant::now);
@@ -249,15 +259,15 @@ impl Link {
                     }
                     if count == 0 {
                         self.heard = Instant::now();
-                        self.stage = Stage::Streaming(*then);
+                        self.stage = Stage::Streaming(then);
                         continue;
                     }
-                    if is_small {
-                        let at = *sent as usize;
-                        buffer[..count].copy_from_slice(&copy.functions[at..at + count]);
-                    } else {
-                        let read = copy.file.read_exact_at(&mut buffer[..count], *sent);
-                        read.map_err(|error| format!("its copy cannot be read: {error}"))?;
+                    match part {
+                        Some(part) => buffer[..count].copy_from_slice(&part[sent as usize..][..count]),
+                        None => {
+                            let read = copy.file.read_exact_at(&mut buffer[..count], sent);
+                            read.map_err(|error| format!("its copy cannot be read: {error}"))?;
+                        }
                     }
                     return Ok(count);
                 }

@@ -7,7 +7,7 @@ use command::{Flag, Refusal};
 use resp::{Args, Writer};
 
 use super::{ControlCommand, Local, Outcome, local};
-use crate::event::{Follower, Wish};
+use crate::event::{CopyContent, Follower, Wish};
 
 const FLAGS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::NoAsyncLoading];
 
@@ -69,9 +69,9 @@ fn replconf(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outco
             b"rdb-only" => follower.wants_copy_only = number()? != 0,
             b"rdb-filter-only" => {
                 let wanted = String::from_utf8_lossy(value).to_ascii_lowercase();
-                follower.wants_functions_only = match wanted.as_str() {
-                    "functions" => true,
-                    "" => false,
+                follower.content = match wanted.as_str() {
+                    "functions" => CopyContent::Functions,
+                    "" => CopyContent::Nothing,
                     _ => return Err(Refusal::new("ERR Unsupported rdb-filter-only option: only functions is known")),
                 };
             }

@@ -255,6 +255,15 @@ fn a_redis_that_follows_holds_what_ours_holds_through_cuts_and_restarts_and_take
     }
     say(&format!("{count} changes, {sums} sums; {compared}"));
 
+    // What redis-cli prints begins with a copy of nothing, as it asks for.
+    let mut printing = Played::follow(server.port(), &["REPLCONF rdb-filter-only "]).expect("a copy");
+    assert!(printing.copy.len() < 100, "{} bytes", printing.copy.len());
+    server.client().call(&["SET", "printed", "1"]);
+    // It is asked behind that how far it is.
+    server.client().show("WAIT 2 50");
+    assert!(printing.answer("SET printed 1", false).contains(&"SET printed 1".to_owned()));
+    drop(printing);
+
     // And back: what is written until the end is there, and nothing after it is taken here.
     let (from, place) = (format!("redis://127.0.0.1:{}", stock.port()), format!("127.0.0.1:{ours}"));
     let prepared = migrate(&["back", "--prepare", "--from", &from, "--server", &place]);
