@@ -30,6 +30,7 @@ mod migrate_keys;
 mod operation;
 mod pubsub;
 mod recover;
+mod redis_cli;
 mod repair;
 mod scale;
 mod schedule;
