@@ -10,11 +10,14 @@
 //! one thread brings them together, keeps the end of the stream on disk, and writes to followers what they take.
 //! Nothing waits in memory for a follower; what waits to be brought together is bounded, and if it is too much the
 //! stream ends and followers take a new copy. While nobody has followed for a while nothing is told, kept or written.
+//!
+//! A stream goes on after a restart of the node: what is told again of it is left out.
 
 mod backlog;
 pub(crate) mod copy;
 mod follower;
 mod merge;
+mod resume;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -25,6 +28,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use journal::Identity;
 use mio::{Events, Poll, Token, Waker};
 use node::event::{Event, Follower, FollowersRequest, Following};
 use node::settings::Settings;
@@ -33,7 +37,8 @@ use node::{Reader, Tape};
 use crate::connection::Stream;
 use crate::host::Host;
 use crate::limits::{
-    COPY_RETRY, FOLLOWER_CONSOLE, FOLLOWER_PIECE_BYTES, FOLLOWERS_MAX, STREAM_WAITING_BYTES_MAX, STREAM_WAITING_MAX,
+    COPY_RETRY, FOLLOWER_CONSOLE, FOLLOWER_PIECE_BYTES, FOLLOWERS_MAX, STREAM_KEPT_PATIENCE, STREAM_UNFOLLOWED_MAX,
+    STREAM_WAITING_BYTES_MAX, STREAM_WAITING_MAX,
 };
 use crate::mailbox::Mail;
 use backlog::Backlog;
@@ -54,6 +59,8 @@ pub struct Lead {
     told_bytes: AtomicUsize,
     /// Tapes have been dropped, and the thread has not heard of it yet.
     has_dropped: AtomicBool,
+    /// There is a stream with which another process may go on.
+    has_stream: AtomicBool,
     knobs: Knobs,
     report: Mutex<Following>,
 }
@@ -78,6 +85,8 @@ enum Word {
     Follow(Box<(Stream, Follower)>),
     /// Somebody waits until followers have something.
     Await(Box<FollowersRequest>),
+    /// Somebody waits until the stream has what was told before.
+    Keep(Sender<()>),
     /// The copy of this number was cut at these places of the groups' logs, or why it was not.
     Begun(u64, Result<Vec<u64>, String>),
     /// It is there, or why it is not.
@@ -114,6 +123,7 @@ pub fn prepare(settings: &Settings) -> io::Result<(Lead, Prepared)> {
         is_parked: AtomicBool::new(false),
         told_bytes: AtomicUsize::new(0),
         has_dropped: AtomicBool::new(false),
+        has_stream: AtomicBool::new(false),
         knobs,
         report: Mutex::default(),
     };
@@ -151,6 +161,18 @@ impl Lead {
     /// Somebody waits until followers have something.
     pub fn await_followers(&self, request: FollowersRequest) {
         self.tell(Word::Await(Box::new(request)));
+    }
+
+    /// A checkpoint is about to take the place of log: the stream must have what the log has done before, or it cannot
+    /// go on after a restart. That is not worth more than a short wait.
+    pub fn wait_until_kept(&self) {
+        if !self.has_stream.load(Ordering::Acquire) {
+            return;
+        }
+        let (told, done) = mpsc::channel();
+        self.tell(Word::Keep(told));
+        // If nobody answers, the next start finds out what is missing.
+        let _ = done.recv_timeout(STREAM_KEPT_PATIENCE);
     }
 
     /// A parameter has been changed.
@@ -193,12 +215,15 @@ pub struct Leading {
     poll: Poll,
     words: Receiver<Word>,
     directory: PathBuf,
+    identity: Identity,
     merger: Merger,
     /// The reader that cores record their work for, if they have been asked to.
     recording: Option<Reader>,
     stream: Option<LivingStream>,
     links: BTreeMap<usize, Link>,
     waiting: Vec<Waiting>,
+    /// Who waits until the stream has what groups had done up to these places.
+    keepers: Vec<(Sender<()>, Vec<u64>)>,
     next_token: usize,
     copying: Copying,
     /// Of the copy that was begun last.
@@ -223,6 +248,10 @@ pub struct Leading {
 struct LivingStream {
     id: String,
     backlog: Backlog,
+    /// It is not on record yet what was last put into it.
+    is_new: bool,
+    /// Somebody has followed it, and not only taken a copy.
+    is_followed: bool,
     /// When something was last put into it.
     fed: Instant,
     /// Behind the last change: what comes behind it asks after replicas, and changes nothing. None until the first copy
@@ -259,19 +288,22 @@ fn turns_away(link: &mut Link, reader: Reader, log: &crate::log::Log) -> bool {
 }
 
 impl Leading {
-    /// The thread of a node with so many groups.
-    pub fn new(host: Arc<Host>, prepared: Prepared, directory: &Path, group_count: u32) -> Self {
+    /// The thread of such a node. Cores must not have begun to load anything yet: if there is a stream that goes on,
+    /// they tell all that they do.
+    pub fn new(host: Arc<Host>, prepared: Prepared, directory: &Path, identity: Identity) -> Self {
         let now = Instant::now();
-        Self {
+        let mut this = Self {
             host,
             poll: prepared.poll,
             words: prepared.words,
             directory: directory.to_owned(),
-            merger: Merger::new(group_count as usize),
+            identity,
+            merger: Merger::new(identity.group_count as usize),
             recording: None,
             stream: None,
             links: BTreeMap::new(),
             waiting: Vec::new(),
+            keepers: Vec::new(),
             next_token: 0,
             copying: Copying::None,
             copy_number: 0,
@@ -284,6 +316,43 @@ impl Leading {
             counts: Counts::default(),
             buffer: vec![0; FOLLOWER_PIECE_BYTES].into_boxed_slice(),
             ends: false,
+        };
+        this.go_on();
+        this
+    }
+
+    /// Goes on with the stream that an earlier process has left, if there is one.
+    fn go_on(&mut self) {
+        let found = match Backlog::reopen(&self.directory, &self.identity) {
+            // What cores tell is for another cluster.
+            _ if self.host.site.is_on() => Ok(None),
+            Ok(Some(backlog)) if backlog.about().reader != self.wanted_reader() => {
+                Err("replica-rdb-version is another one".to_owned())
+            }
+            Ok(Some(backlog)) => {
+                let progress = backlog.about().progress.as_deref().unwrap_or_default();
+                let merger = resume::take(progress, self.identity.group_count as usize);
+                merger.map(|merger| Some((backlog, merger))).ok_or_else(|| "its state cannot be read".to_owned())
+            }
+            Ok(None) => Ok(None),
+            Err(why) => Err(why),
+        };
+        match found {
+            Ok(Some((backlog, merger))) => {
+                let (id, told, end) = (backlog.about().id.clone(), backlog.about().told, backlog.end());
+                self.log().notice(&format!("the stream {id} for replicas goes on at byte {end}"));
+                self.record(Some(backlog.about().reader));
+                self.merger = merger;
+                self.stream =
+                    Some(LivingStream { id, backlog, is_new: false, is_followed: true, fed: Instant::now(), told });
+                self.host.lead.has_stream.store(true, Ordering::Release);
+                return;
+            }
+            Ok(None) => {}
+            Err(why) => self.log().notice(&format!("the stream for replicas does not go on: {why}")),
+        }
+        if let Err(error) = backlog::discard(&self.directory) {
+            self.log().warning(&format!("what is left of the stream for replicas cannot be removed: {error}"));
         }
     }
 
@@ -291,6 +360,11 @@ impl Leading {
     pub fn run(mut self) {
         let mut events = Events::with_capacity(FOLLOWERS_MAX);
         let mut more = false;
+        match self.stream.as_mut().map(|stream| stream.backlog.is_sound()) {
+            None | Some(Ok(true)) => {}
+            Some(Ok(false)) => self.break_stream("its file is damaged"),
+            Some(Err(error)) => self.break_stream(&format!("its file cannot be read: {error}")),
+        }
         while !self.ends {
             let timeout = self.timeout(more);
             if let Err(error) = self.poll.poll(&mut events, timeout)
@@ -310,11 +384,47 @@ impl Leading {
             self.take_steps();
             self.pass_time();
             self.ask_followers();
+            self.keep();
             more = self.serve();
             self.answer_waiting();
             self.tell();
         }
         self.part();
+        self.leave_stream();
+    }
+
+    /// Puts on record what is in the stream, before anyone is sent it; tells those who wait for that.
+    fn keep(&mut self) {
+        if let Some(stream) = self.stream.as_mut().filter(|stream| stream.is_new) {
+            stream.is_new = false;
+            let mut progress = Vec::new();
+            // A stream of which nobody has a copy yet is of no use to another process.
+            let can_go_on = stream.told.is_some() && resume::put(&self.merger, &mut progress);
+            if let Err(error) = stream.backlog.keep(stream.told, can_go_on.then_some(progress)) {
+                self.break_stream(&format!("it cannot be written to disk: {error}"));
+            }
+        }
+        self.host.lead.has_stream.store(self.stream.is_some(), Ordering::Release);
+        // While a copy begins nothing is taken, and the copy may wait for the one who waits here.
+        let is_held = self.stream.is_none() || matches!(self.copying, Copying::Beginning | Copying::Cutting);
+        let merger = &self.merger;
+        self.keepers.retain(|(keeper, places)| {
+            let is_done = is_held || merger.has_taken_done(places);
+            if is_done {
+                // It may have lost its patience.
+                let _ = keeper.send(());
+            }
+            !is_done
+        });
+    }
+
+    /// Leaves the stream to the next process.
+    fn leave_stream(&mut self) {
+        self.keep();
+        let Some(stream) = self.stream.take() else { return };
+        if let Err(error) = stream.backlog.close() {
+            self.log().warning(&format!("the stream {} ends, as it cannot be written to disk: {error}", stream.id));
+        }
     }
 
     /// How long the next wait may last; announces a sleep to those who tell something.
@@ -343,8 +453,10 @@ impl Leading {
         match word {
             Word::Tape(tape) => {
                 self.host.lead.told_bytes.fetch_sub(tape_bytes(&tape), Ordering::AcqRel);
-                if self.recording.is_some() && !self.merger.push(tape) {
-                    self.break_stream("a group was given a checkpoint");
+                if self.recording.is_some()
+                    && let Err(why) = self.merger.push(tape)
+                {
+                    self.break_stream(why);
                 }
             }
             Word::Dropped => {
@@ -353,6 +465,7 @@ impl Leading {
             }
             Word::Follow(newcomer) => self.welcome(newcomer.0, newcomer.1),
             Word::Await(request) => self.wait_for_followers(*request),
+            Word::Keep(keeper) => self.keepers.push((keeper, self.merger.places())),
             // Of a copy that was given up nobody wants to hear.
             Word::Begun(number, begun) if number == self.copy_number => self.copy_begun(begun),
             Word::Copied(number, copied) if number == self.copy_number => self.copy_ended(copied),
@@ -402,9 +515,17 @@ impl Leading {
         self.copy_number += 1;
         if let Some(stream) = self.stream.take() {
             self.log().warning(&format!("the stream {} ends: {why}; its replicas take a new copy", stream.id));
+            self.remove(stream);
         }
         self.links.retain(|_, link| link.is_waiting());
         self.forget_targets();
+    }
+
+    /// Removes the files of a stream that has ended.
+    fn remove(&self, stream: LivingStream) {
+        if let Err(error) = stream.backlog.end_it() {
+            self.log().warning(&format!("what is left of the stream {} cannot be removed: {error}", stream.id));
+        }
     }
 
     /// Asks cores to tell what they do, or to stop telling.
@@ -433,6 +554,7 @@ impl Leading {
             self.copying = Copying::Reading;
             let stream = self.stream.as_mut().expect("it was made when the copy began");
             stream.told.get_or_insert(stream.backlog.end());
+            stream.is_new = true;
             for link in self.links.values_mut() {
                 link.be_cut(&stream.id, stream.backlog.end());
             }
@@ -462,7 +584,7 @@ impl Leading {
 
     fn feed(&mut self, bytes: &[u8]) {
         let Some(stream) = self.stream.as_mut().filter(|_| !bytes.is_empty()) else { return };
-        stream.fed = Instant::now();
+        (stream.fed, stream.is_new) = (Instant::now(), true);
         if let Err(error) = stream.backlog.append(bytes) {
             self.break_stream(&format!("it cannot be written to disk: {error}"));
         }
@@ -480,10 +602,19 @@ impl Leading {
         }
         let knobs = &self.host.lead.knobs;
         let (ttl_s, ping_s) = (knobs.ttl_s.load(Ordering::Relaxed), knobs.ping_s.load(Ordering::Relaxed));
-        let is_over = ttl_s > 0 && self.alone_since.elapsed() >= Duration::from_secs(ttl_s);
+        if let Some(stream) = &mut self.stream {
+            stream.is_followed |= self.links.values().any(Link::is_to_acknowledge);
+        }
+        // Who has only taken a copy does not come back for the rest.
+        let is_followed = self.stream.as_ref().is_some_and(|stream| stream.is_followed);
+        let ttl = Duration::from_secs(ttl_s).min(if is_followed { Duration::MAX } else { STREAM_UNFOLLOWED_MAX });
+        let is_over = ttl_s > 0 && self.alone_since.elapsed() >= ttl;
         if self.recording.is_some() && is_over {
-            self.log().notice("no replica has come for repl-backlog-ttl seconds: the stream ends");
-            self.stream = None;
+            let s = ttl.as_secs();
+            self.log().notice(&format!("no replica has come for {s} s (repl-backlog-ttl): the stream ends"));
+            if let Some(stream) = self.stream.take() {
+                self.remove(stream);
+            }
             self.record(None);
         }
         let is_silent =
@@ -515,7 +646,8 @@ impl Leading {
         let size = self.host.lead.knobs.backlog_bytes.load(Ordering::Relaxed);
         if self.stream.is_none() {
             let made = crate::entropy::random_hex::<20>().and_then(|id| {
-                Ok(LivingStream { id, backlog: Backlog::new(&self.directory, size)?, fed: now, told: None })
+                let backlog = Backlog::new(&self.directory, &self.identity, (id.clone(), reader), size)?;
+                Ok(LivingStream { id, backlog, is_new: true, is_followed: false, fed: now, told: None })
             });
             match made {
                 Ok(stream) => self.stream = Some(stream),

@@ -274,11 +274,17 @@ pub const STREAM_WAITING_BYTES_MAX: usize = 128 << 20;
 /// The same in time, for parts of a transaction while its other parts do not come.
 pub const STREAM_WAITING_MAX: Duration = Duration::from_secs(60);
 
+/// How long a checkpoint waits until the stream has what its log has done.
+pub const STREAM_KEPT_PATIENCE: Duration = Duration::from_secs(5);
+
 /// How long a core may take to answer a copy's question.
 pub const COPY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often it is asked whether checkpoints are on disk.
 pub const COPY_POLL: Duration = Duration::from_millis(20);
+
+/// How long a stream goes on that nobody has followed since it began: copies were taken, and that was all.
+pub const STREAM_UNFOLLOWED_MAX: Duration = Duration::from_secs(60);
 
 /// How long a copy rests if groups cannot be cut now.
 pub const COPY_RETRY: Duration = Duration::from_millis(300);

@@ -243,7 +243,7 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
         peers.learn_own_host();
     }
     let peers = start("peers", move || peers.run())?;
-    let leading = Leading::new(Arc::clone(&host), leading, &options.data_directory, identity.group_count);
+    let leading = Leading::new(Arc::clone(&host), leading, &options.data_directory, identity);
     let leading = start("lead", move || leading.run())?;
     let kept = (options.data_directory.clone(), options.settings.number("site-backlog-size").cast_unsigned());
     let (keeper, whose) = (Arc::clone(&host), identity);

@@ -87,7 +87,10 @@ impl Storage {
             news_listener(Arc::clone(host)),
             {
                 let host = Arc::clone(host);
-                Box::new(move || host.site.wait_until_kept())
+                Box::new(move || {
+                    host.site.wait_until_kept();
+                    host.lead.wait_until_kept();
+                })
             },
         )
         .map_err(system("start the checkpoint writer"))?;

@@ -7,28 +7,50 @@
 //!
 //! A group that has split off has keys of another one. What it does comes behind all that the other one had done by
 //! then.
+//!
+//! A stream may go on after a restart. Groups then tell again what they did since their checkpoints: see `resume`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use node::entry::Born;
 use node::{DatabaseKey, Phase, Step, Tape, TransactionId};
+use stdx::UnixMillis;
+
+use super::resume::{Mark, Resumed, Sifted, UNCOUNTED};
 
 /// Brings together what groups tell.
 #[derive(Debug, Default)]
 pub struct Merger {
-    queues: Vec<Queue>,
+    pub(super) queues: Vec<Queue>,
     /// The database that anyone who reads the stream has selected, if that is known.
-    selected: Option<u16>,
+    pub(super) selected: Option<u16>,
     /// Nothing is taken.
     is_frozen: bool,
+    /// The stream was there before this process: a group that it does not know must tell from its beginning on.
+    is_resumed: bool,
+}
+
+/// A step that waits, and where it stands.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) mark: Mark,
+    pub(super) step: Step,
 }
 
 /// What one group has told and is not in the stream yet.
 #[derive(Debug, Default)]
-struct Queue {
-    steps: VecDeque<Step>,
+pub(super) struct Queue {
+    pub(super) steps: VecDeque<Queued>,
     /// Up to this index of its log it has told everything; none if it has told nothing yet.
     index: Option<u64>,
+    /// How far it has told, and the moment of that.
+    pub(super) told: (Mark, UnixMillis),
+    /// The last that is in the stream. What stands before that and is not in the stream waits in `steps`.
+    pub(super) taken: (Mark, UnixMillis),
+    /// What it tells again, as an earlier process has taken it.
+    resumed: Option<Box<Resumed>>,
+    /// So far an earlier process has taken what it did.
+    known: Mark,
     /// Up to this index, what it has done is in the stream, or not known here: a cut must not be before.
     floor: u64,
     /// Steps behind this index are not taken yet.
@@ -37,7 +59,7 @@ struct Queue {
     born: Option<Born>,
     /// Transactions of which a part was prepared at this index, and is neither in the stream nor dropped. Their clients
     /// may have been answered: a transaction is committed once all its parts are prepared.
-    open: BTreeMap<TransactionId, u64>,
+    pub(super) open: BTreeMap<TransactionId, u64>,
 }
 
 /// Where a part stands: the place of its group, and its place in the queue.
@@ -49,43 +71,94 @@ impl Merger {
         Self { queues: (0..group_count).map(|_| Queue::default()).collect(), ..Self::default() }
     }
 
-    /// Takes what a group has told. False if something is missing before it, and it has told of that before.
-    pub fn push(&mut self, tape: Tape) -> bool {
+    /// One that goes on where an earlier process was: for each group, how far it was taken, and what it had open.
+    pub(super) fn resumed(
+        selected: Option<u16>,
+        groups: Vec<(Resumed, BTreeMap<TransactionId, u64>)>,
+        group_count: usize,
+    ) -> Self {
+        let mut queues: Vec<Queue> = Vec::new();
+        for (resumed, open) in groups {
+            let known = resumed.known;
+            queues.push(Queue { floor: known.0, known, resumed: Some(Box::new(resumed)), open, ..Queue::default() });
+        }
+        queues.resize_with(queues.len().max(group_count), Queue::default);
+        Self { queues, selected, is_frozen: false, is_resumed: true }
+    }
+
+    /// Takes what a group has told.
+    ///
+    /// # Errors
+    /// If the stream cannot go on with that, and why. What comes behind it can be taken for another stream.
+    pub fn push(&mut self, tape: Tape) -> Result<(), &'static str> {
         if self.queues.len() <= tape.group as usize {
             // A group has come into being. All that it has done is behind a cut that others have been told of.
             let bound = self.queues.iter().any(|queue| queue.bound.is_some()).then_some(0);
             self.queues.resize_with(tape.group as usize + 1, || Queue { bound, ..Queue::default() });
         }
+        let joined = self.join(&tape);
         let queue = &mut self.queues[tape.group as usize];
-        let is_whole = !tape.has_gap || queue.index.is_none();
+        let (index, moment) = (tape.index, tape.moment);
         if tape.has_gap {
-            queue.floor = queue.floor.max(tape.index);
+            queue.told.0 = (tape.from, UNCOUNTED);
         }
-        queue.index = Some(tape.index);
+        queue.index = Some(index);
         queue.born = queue.born.or(tape.born);
+        let mut outcome = joined;
         for step in tape.steps {
-            match (step.phase, &step.transaction) {
-                (Phase::Done | Phase::Swept, _) => queue.steps.push_back(step),
-                (Phase::Prepared, Some((transaction, _))) => _ = queue.open.insert(*transaction, step.index),
-                (Phase::Dropped, Some((transaction, _))) => _ = queue.open.remove(transaction),
-                (Phase::Prepared | Phase::Dropped, None) => {}
+            if step.phase != Phase::Swept {
+                queue.told = (next_mark(queue.told.0, step.index), step.moment);
+            }
+            if outcome.is_ok() {
+                outcome = queue.push(step);
             }
         }
-        is_whole
+        queue.told = (queue.told.0.max((index, 0)), queue.told.1.max(moment));
+        if queue.resumed.as_ref().is_some_and(|resumed| resumed.is_over(queue.told.0)) {
+            queue.end_resumption();
+        }
+        queue.note_rest();
+        outcome
     }
 
-    /// True if all groups have told something.
+    /// Whether what a group tells comes right behind what is known of it.
+    fn join(&mut self, tape: &Tape) -> Result<(), &'static str> {
+        let queue = &self.queues[tape.group as usize];
+        if !tape.has_gap {
+            return Ok(());
+        }
+        if queue.index.is_some() {
+            return Err("a group was given a checkpoint");
+        }
+        match (&queue.resumed, tape.born) {
+            (Some(resumed), _) if !resumed.reaches(tape.from) => {
+                return Err("a checkpoint has taken the place of what it lacks");
+            }
+            (Some(_), _) => {}
+            // It has split off in this life, or what it did before is not known.
+            (None, Some(Born { parent, index }))
+                if self.is_resumed && self.queues[parent.0 as usize].known.0 < index => {}
+            (None, _) if self.is_resumed => return Err("it lacks what a group has done that it does not know"),
+            (None, _) => {
+                let queue = &mut self.queues[tape.group as usize];
+                queue.floor = queue.floor.max(tape.index);
+            }
+        }
+        Ok(())
+    }
+
+    /// True if all groups have told something, and nothing again any more.
     pub fn has_heard_all(&self) -> bool {
-        self.queues.iter().all(|queue| queue.index.is_some())
+        self.queues.iter().all(|queue| queue.index.is_some() && queue.resumed.is_none())
     }
 
     /// Begins again: what is here is in no stream. Groups go on telling.
     pub fn clear(&mut self) {
         for queue in &mut self.queues {
-            let (index, born) = (queue.index, queue.born);
-            *queue = Queue { index, born, floor: index.unwrap_or(0), ..Queue::default() };
+            let (index, born, told) = (queue.index, queue.born, queue.told);
+            *queue = Queue { index, born, told, taken: told, floor: index.unwrap_or(0), ..Queue::default() };
         }
-        (self.selected, self.is_frozen) = (None, false);
+        (self.selected, self.is_frozen, self.is_resumed) = (None, false, false);
     }
 
     /// Forgets that groups have told anything.
@@ -121,7 +194,7 @@ impl Merger {
     pub fn take_cut(&mut self) -> bool {
         let is_there = |queue: &Queue| {
             let Some(bound) = queue.bound else { return false };
-            queue.index.is_some_and(|index| index >= bound) && queue.steps.front().is_none_or(|step| step.index > bound)
+            queue.index.is_some_and(|index| index >= bound) && queue.front_index().is_none_or(|front| front > bound)
         };
         let is_cut = !self.queues.is_empty() && self.queues.iter().all(is_there);
         if is_cut {
@@ -142,17 +215,23 @@ impl Merger {
 
     /// True if all that was done, or prepared, up to these places has been told here, and taken or dropped.
     pub fn has_taken(&self, places: &[u64]) -> bool {
+        let is_resolved = |(queue, place): (&Queue, &u64)| queue.open.values().all(|prepared| prepared > place);
+        self.has_taken_done(places) && self.queues.iter().zip(places).all(is_resolved)
+    }
+
+    /// True if all that was done up to these places has been told here, and taken.
+    pub fn has_taken_done(&self, places: &[u64]) -> bool {
         let is_past = |(queue, place): (&Queue, &u64)| {
-            queue.index.is_some_and(|index| index >= *place)
-                && queue.steps.front().is_none_or(|step| step.index > *place)
-                && queue.open.values().all(|prepared| prepared > place)
+            queue.resumed.is_none()
+                && queue.index.is_some_and(|index| index >= *place)
+                && queue.front_index().is_none_or(|front| front > *place)
         };
         places.len() <= self.queues.len() && self.queues.iter().zip(places).all(is_past)
     }
 
     /// Bytes that wait here.
     pub fn waiting_bytes(&self) -> usize {
-        self.queues.iter().flat_map(|queue| &queue.steps).map(step_bytes).sum()
+        self.queues.iter().flat_map(|queue| &queue.steps).map(|queued| step_bytes(&queued.step)).sum()
     }
 
     /// True if anything waits for parts that have not come.
@@ -166,17 +245,18 @@ impl Merger {
     }
 
     /// True if nothing from before a group split off is still to be taken.
-    fn is_born(&self, group: usize) -> bool {
+    pub(super) fn is_born(&self, group: usize) -> bool {
         self.queues.get(group).and_then(|queue| queue.born).is_none_or(|Born { parent, index }| {
             let parent = &self.queues[parent.0 as usize];
-            parent.index.is_some_and(|told| told >= index) && parent.steps.front().is_none_or(|step| step.index > index)
+            parent.index.is_some_and(|told| told >= index) && parent.front_index().is_none_or(|front| front > index)
         })
     }
 
     /// The step that a group has told first, if it may be taken.
     fn front(&self, group: usize) -> Option<&Step> {
         let queue = self.queues.get(group).filter(|_| self.is_born(group))?;
-        queue.steps.front().filter(|step| queue.bound.is_none_or(|bound| step.index <= bound))
+        let front = queue.steps.front().map(|queued| &queued.step);
+        front.filter(|step| queue.bound.is_none_or(|bound| step.index <= bound))
     }
 
     /// Takes what stands in front everywhere, which is nearly everything; false if that was nothing.
@@ -212,7 +292,7 @@ impl Merger {
         for group in (0..self.queues.len()).filter(|group| self.is_born(*group)).collect::<Vec<_>>() {
             let mut blocked: BTreeSet<DatabaseKey> = BTreeSet::new();
             let mut place = 0;
-            while let Some(step) = self.queues[group].steps.get(place) {
+            while let Some(Queued { step, .. }) = self.queues[group].steps.get(place) {
                 if self.queues[group].bound.is_some_and(|bound| step.index > bound) {
                     break;
                 }
@@ -229,7 +309,7 @@ impl Merger {
                     }
                     _ => {}
                 }
-                let step = &self.queues[group].steps[place];
+                let step = &self.queues[group].steps[place].step;
                 if step.is_whole {
                     break;
                 }
@@ -250,8 +330,12 @@ impl Merger {
 
     fn remove(&mut self, (group, place): Place) -> Step {
         let queue = &mut self.queues[group];
-        let step = queue.steps.remove(place).expect("it was just looked at");
+        let Queued { mark, step } = queue.steps.remove(place).expect("it was just looked at");
         queue.floor = queue.floor.max(step.index);
+        if queue.resumed.is_none() {
+            queue.taken = queue.taken.max((mark, step.moment));
+            queue.note_rest();
+        }
         if let Some((transaction, _)) = &step.transaction {
             queue.open.remove(transaction);
         }
@@ -283,6 +367,73 @@ impl Merger {
     }
 }
 
+impl Queue {
+    fn front_index(&self) -> Option<u64> {
+        self.steps.front().map(|queued| queued.step.index)
+    }
+
+    /// Takes a step that stands at the place up to which it has told.
+    fn push(&mut self, step: Step) -> Result<(), &'static str> {
+        let mark = self.told.0;
+        let sifted = match &mut self.resumed {
+            Some(resumed) => resumed.sift(mark, &step),
+            None if mark <= self.known && step.phase != Phase::Swept => Sifted::Taken,
+            None => Sifted::Behind,
+        };
+        match sifted {
+            Sifted::Behind => self.end_resumption(),
+            Sifted::Waited(sweeps) => self.steps.extend(sweeps.into_iter().map(|step| Queued { mark, step })),
+            Sifted::Taken => return Ok(()),
+            Sifted::Broken(why) => return Err(why),
+        }
+        match (step.phase, &step.transaction) {
+            (Phase::Done | Phase::Swept, _) => self.steps.push_back(Queued { mark, step }),
+            (Phase::Prepared, Some((transaction, _))) => _ = self.open.insert(*transaction, step.index),
+            (Phase::Dropped, Some((transaction, _))) => _ = self.open.remove(transaction),
+            (Phase::Prepared | Phase::Dropped, None) => {}
+        }
+        Ok(())
+    }
+
+    /// If nothing waits, all that it has told is in the stream.
+    fn note_rest(&mut self) {
+        if self.steps.is_empty() && self.resumed.is_none() {
+            // Of the entry that it tells again, more may be in the stream than it has told yet.
+            self.taken = self.taken.max(self.told);
+        }
+    }
+
+    /// What comes now was not told before.
+    fn end_resumption(&mut self) {
+        if let Some(resumed) = self.resumed.take() {
+            let (known, moment, sweeps) = resumed.end();
+            self.steps.extend(sweeps.into_iter().map(|step| Queued { mark: known, step }));
+            self.taken = (known, moment);
+        }
+    }
+
+    /// How far it was taken, and what before that waits: for another process, which is told again what comes behind
+    /// that, and what it is told of before that.
+    pub(super) fn progress(&self) -> (Mark, UnixMillis, Vec<Mark>) {
+        if let Some(resumed) = &self.resumed {
+            // What has been taken of what waited would be taken again.
+            return resumed.progress(self.steps.iter());
+        }
+        let waiting = || self.steps.iter().filter(|queued| queued.step.phase != Phase::Swept).map(|queued| queued.mark);
+        let (taken, moment) = match waiting().next() {
+            None => self.taken.max(self.told),
+            // There may be entries without steps between what was taken and what waits.
+            Some((first, _)) => (self.taken.0.max((first.saturating_sub(1), UNCOUNTED)), self.taken.1),
+        };
+        (taken, moment, waiting().filter(|mark| *mark <= taken).collect())
+    }
+}
+
+/// Where the next step of a group stands that is one of this entry.
+fn next_mark(told: Mark, index: u64) -> Mark {
+    if index == told.0 { (index, told.1.saturating_add(1)) } else { (index, 1) }
+}
+
 /// What a tape takes in memory, about.
 pub fn tape_bytes(tape: &Tape) -> usize {
     const ITSELF: usize = 128;
@@ -290,7 +441,7 @@ pub fn tape_bytes(tape: &Tape) -> usize {
 }
 
 /// What a step takes in memory, about.
-fn step_bytes(step: &Step) -> usize {
+pub(super) fn step_bytes(step: &Step) -> usize {
     const BLOCKS: usize = 256;
     let keys: usize = step.keys.iter().map(|(_, key)| key.len() + 48).sum();
     step.requests.bytes.len() + step.wide.bytes.len() + keys + BLOCKS
@@ -321,7 +472,7 @@ mod tests {
 
     fn push(merger: &mut Merger, group: u32, steps: Vec<Step>) {
         let index = steps.last().map_or(0, |step| step.index);
-        assert!(merger.push(Tape { group, index, steps, ..Tape::default() }));
+        merger.push(Tape { group, index, steps, ..Tape::default() }).expect("nothing is missing");
     }
 
     /// What comes out, a line for each request.
@@ -408,7 +559,7 @@ mod tests {
         push(&mut merger, 1, vec![]);
         let born = Some(Born { parent: GroupId(0), index: 3 });
         let steps = vec![step(2, "SET a new"), part(3, 2, &[1, 2], "SET b new")];
-        assert!(merger.push(Tape { group: 2, index: 3, has_gap: true, born, steps, ..Tape::default() }));
+        merger.push(Tape { group: 2, index: 3, has_gap: true, born, steps, ..Tape::default() }).expect("it is new");
         push(&mut merger, 1, vec![part(1, 2, &[1, 2], "SET c new")]);
         assert_eq!(told(&mut merger), [""; 0], "the other group has not told of the split");
         push(&mut merger, 0, vec![step(4, "SET d new")]);
@@ -451,6 +602,169 @@ mod tests {
         push(&mut merger, 0, vec![prepared(6, 4)]);
         merger.clear();
         assert!(merger.has_taken(&[6, 4]));
+    }
+
+    /// Another process that is told again since these places, up to where the first one was told of.
+    fn resume(merger: &Merger) -> Merger {
+        let mut progress = Vec::new();
+        assert!(crate::lead::resume::put(merger, &mut progress));
+        crate::lead::resume::take(&progress, 0).expect("it was just written")
+    }
+
+    fn tell_again(merger: &mut Merger, group: u32, from: u64, steps: Vec<Step>) -> Result<(), &'static str> {
+        let index = steps.last().map_or(from, |step| step.index);
+        let moment = UnixMillis(index as i64);
+        merger.push(Tape { group, from, index, moment, has_gap: true, born: None, steps })
+    }
+
+    /// Logs of two groups with transactions over both, and processes that end anywhere: whatever each of them was told,
+    /// every step comes once, in the order of its log.
+    #[test]
+    fn a_stream_that_goes_on_has_everything_once() {
+        for seed in 0..2_000 {
+            let mut prng = stdx::Prng::new(seed);
+            let mut logs = [Vec::new(), Vec::new()];
+            let (mut indices, mut transactions) = ([0, 0], 0);
+            for _ in 0..30 {
+                let group = prng.below(2) as usize;
+                if prng.below(3) == 0 {
+                    transactions += 1;
+                    for group in 0..2 {
+                        indices[group] += 1;
+                        let line = format!("DEL {group}-{} t{transactions}", prng.below(4));
+                        logs[group].push(part(indices[group], transactions, &[0, 1], &line));
+                    }
+                } else {
+                    indices[group] += 1;
+                    for nth in 0..prng.below(3) {
+                        let line = format!("INCR {group}-{} n{}.{nth}", prng.below(4), indices[group]);
+                        logs[group].push(step(indices[group], &line));
+                    }
+                }
+            }
+            for step in logs.iter_mut().flatten() {
+                step.moment = UnixMillis(step.index as i64);
+            }
+            let mut merger = Merger::new(2);
+            let (mut lines, mut checkpoints) = (Vec::new(), [0, 0]);
+            // Where each group is, in steps; a tape may end within an entry.
+            let (mut is_over, mut lives) = (false, 0);
+            while !is_over {
+                lives += 1;
+                let mut told = [0, 0];
+                for group in 0..2 {
+                    let from = checkpoints[group];
+                    told[group] = logs[group].iter().take_while(|step| step.index <= from).count();
+                    tell_again(&mut merger, group as u32, from, Vec::new()).expect("nothing is missing");
+                }
+                // Longer and longer, as no checkpoint is made before all is told again.
+                for _ in 0..prng.below(10) + lives {
+                    let group = prng.below(2) as usize;
+                    let steps = &logs[group][told[group]..];
+                    let count = (prng.below(6) as usize).min(steps.len());
+                    told[group] += count;
+                    let before = told[group].checked_sub(1).map_or(0, |last| logs[group][last].index);
+                    let index = before.max(checkpoints[group]);
+                    let tape = Tape { group: group as u32, index, steps: steps[..count].to_vec(), ..Tape::default() };
+                    merger.push(Tape { moment: UnixMillis(index as i64), ..tape }).expect("nothing is missing");
+                    lines.extend(self::told(&mut merger));
+                }
+                is_over = (0..2).all(|group| told[group] == logs[group].len());
+                // No checkpoint takes the place of what the stream lacks.
+                for group in 0..2 {
+                    let place = prng.below(indices[group] + 1);
+                    let is_ended = logs[group].get(told[group]).is_none_or(|next| next.index > place);
+                    if is_ended && merger.queues[group].told.0.0 >= place && {
+                        let mut places = [0, 0];
+                        places[group] = place;
+                        merger.has_taken_done(&places)
+                    } {
+                        checkpoints[group] = checkpoints[group].max(place);
+                    }
+                }
+                merger = resume(&merger);
+            }
+            let requests: Vec<_> = lines.iter().filter(|line| !matches!(&line[..], "MULTI" | "EXEC")).collect();
+            let all: usize = logs.iter().map(Vec::len).sum();
+            assert_eq!(requests.len(), all, "seed {seed}: {lines:?}");
+            for (group, log) in logs.iter().enumerate() {
+                for key in 0..4 {
+                    let key = format!("{group}-{key}");
+                    let of_key = |line: &str| line.split(' ').nth(1) == Some(&key[..]);
+                    let came: Vec<_> =
+                        requests.iter().filter(|line| of_key(line)).map(|line| (**line).clone()).collect();
+                    let expected: Vec<_> = log
+                        .iter()
+                        .map(|step| {
+                            let mut decoder = resp::FrameDecoder::new();
+                            decoder.extend(&step.requests.bytes);
+                            let frame = decoder.next_frame().expect("a request").expect("whole");
+                            let words = frame.elements().expect("an array").iter();
+                            let words: Vec<_> =
+                                words.map(|word| String::from_utf8_lossy(word.as_bytes().expect("a word"))).collect();
+                            words.join(" ")
+                        })
+                        .filter(|line| of_key(line))
+                        .collect();
+                    assert_eq!(came, expected, "seed {seed}, key {key}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_swept_again_is_told_again_unless_it_was_changed_since() {
+        let sweep = |index, line| Step { phase: Phase::Swept, ..step(index, line) };
+        let mut merger = Merger::new(1);
+        tell_again(&mut merger, 0, 0, vec![step(1, "SET a"), step(2, "SET b"), step(3, "SET c"), step(4, "SET a")])
+            .expect("nothing is missing");
+        told(&mut merger);
+        let mut merger = resume(&merger);
+        // It had been swept elsewhere, or not at all; and it was set since.
+        let steps = vec![
+            step(1, "SET a"),
+            sweep(1, "DEL a"),
+            step(2, "SET b"),
+            step(3, "SET c"),
+            sweep(3, "DEL b"),
+            step(4, "SET a"),
+            step(5, "SET d"),
+            sweep(5, "DEL c"),
+        ];
+        tell_again(&mut merger, 0, 0, steps).expect("nothing is missing");
+        assert_eq!(told(&mut merger), ["DEL b", "SET d", "DEL c"]);
+    }
+
+    #[test]
+    fn a_stream_goes_on_with_nothing_missing_and_with_no_other_past() {
+        let mut merger = Merger::new(2);
+        tell_again(&mut merger, 0, 3, vec![step(4, "SET a"), part(5, 1, &[0, 1], "SET b"), step(6, "SET c")])
+            .expect("it begins");
+        tell_again(&mut merger, 1, 0, vec![]).expect("it begins");
+        assert_eq!(told(&mut merger), ["SET a", "SET c"]);
+        let at = |index: u64, moment: i64| Step { moment: UnixMillis(moment), ..step(index, "SET x") };
+        // A checkpoint behind what the stream has, or behind what waits.
+        assert!(tell_again(&mut resume(&merger), 0, 7, vec![]).is_err());
+        assert!(tell_again(&mut resume(&merger), 0, 5, vec![]).is_err());
+        let mut other = resume(&merger);
+        assert!(tell_again(&mut other, 0, 4, vec![]).is_ok());
+        assert!(!other.has_taken(&[0, 0]), "not all has been told again");
+        // A log that lost its end, and has another one.
+        assert!(tell_again(&mut resume(&merger), 0, 3, vec![at(4, 999)]).is_err());
+        // A group that nobody knows, or that split off before.
+        assert!(tell_again(&mut resume(&merger), 2, 9, vec![]).is_err());
+        let born = |index| Some(Born { parent: GroupId(0), index });
+        let split = |index| Tape { group: 2, from: 1, index: 1, has_gap: true, born: born(index), ..Tape::default() };
+        assert!(resume(&merger).push(split(6)).is_err());
+        assert!(resume(&merger).push(split(7)).is_ok());
+        // What waited comes when the rest does.
+        let mut other = resume(&merger);
+        let again = vec![step(4, "SET a"), part(5, 1, &[0, 1], "SET b"), step(6, "SET c"), step(7, "SET d")];
+        tell_again(&mut other, 0, 3, again).expect("nothing is missing");
+        assert_eq!(told(&mut other), ["SET d"]);
+        tell_again(&mut other, 1, 0, vec![part(1, 1, &[0, 1], "SET e")]).expect("nothing is missing");
+        assert_eq!(told(&mut other), ["MULTI", "SET b", "SET e", "EXEC"]);
+        assert!(other.has_taken(&[7, 1]));
     }
 
     #[test]

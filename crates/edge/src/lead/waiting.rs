@@ -107,6 +107,7 @@ impl Leading {
         if self.links.values().any(lacks) {
             self.ask_all();
         }
+        self.keep();
         let patience = Duration::from_secs(self.host.lead.shutdown_s());
         let begun = Instant::now();
         let mut events = mio::Events::with_capacity(crate::limits::FOLLOWERS_MAX);

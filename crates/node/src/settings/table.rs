@@ -179,7 +179,7 @@ pub static TABLE: &[Parameter] = &[
     fixed("rdbchecksum", "yes", Kind::YesNo),
     free("rdbcompression", "yes", Kind::YesNo),
     free("repl-backlog-size", "1073741824", Kind::Memory(1, MEMORY_MAX)),
-    free("repl-backlog-ttl", "3600", Kind::Integer(0, i64::MAX)),
+    free("repl-backlog-ttl", "172800", Kind::Integer(0, i64::MAX)),
     free("repl-disable-tcp-nodelay", "no", Kind::YesNo),
     free("repl-diskless-load", "disabled", Kind::Choice(&["disabled", "on-empty-db", "swapdb"])),
     free("repl-diskless-sync", "yes", Kind::YesNo),

@@ -13,7 +13,9 @@ use resp::Frame;
 use stdx::Prng;
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Server, ServerOptions, Stock, binary, both, say};
+use crate::harness::{
+    Client, Folder, Policy, Server, ServerOptions, Stock, binary, both, number_from_environment, say,
+};
 
 /// Longer than any copy of a few keys, and any restart.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -197,6 +199,14 @@ fn fill(server: &Server) {
     ours.call(&["SET", "elsewhere", "1"]);
 }
 
+fn end(server: Server, is_killed: bool) {
+    if is_killed {
+        server.kill();
+    } else {
+        server.stop();
+    }
+}
+
 #[test]
 fn a_redis_that_follows_holds_what_ours_holds_through_cuts_and_restarts_and_takes_over() {
     let folder = Folder::new();
@@ -210,7 +220,7 @@ fn a_redis_that_follows_holds_what_ours_holds_through_cuts_and_restarts_and_take
     wait_until_linked(&stock);
 
     let mut sums = 0;
-    for round in 0..6 {
+    for round in 0..7 {
         match round {
             // A replica that was away goes on where it was …
             0..=2 => {
@@ -228,12 +238,20 @@ fn a_redis_that_follows_holds_what_ours_holds_through_cuts_and_restarts_and_take
                 stock = Stock::start(&folder.path().join("other"), &["--replicaof", "127.0.0.1", &ours])
                     .expect("there was one before");
             }
-            // … and so does one of a server that has lost its stream.
-            4 => {
+            // … one of a server that ends or dies goes on …
+            4 | 5 => {
+                end(server, round == 4);
+                server = Server::start(&options);
+                server.wait_for_log("goes on at byte");
+            }
+            // … and one of a server that has lost its stream takes a copy.
+            _ => {
                 server.kill();
+                for name in [".redis-stream", ".redis-stream-state"] {
+                    std::fs::remove_file(folder.path().join("data").join(name)).expect("it is there");
+                }
                 server = Server::start(&options);
             }
-            _ => {}
         }
         wait_until_linked(&stock);
         sums += look(&stock, Duration::from_millis(500));
@@ -280,6 +298,84 @@ fn a_redis_that_follows_holds_what_ours_holds_through_cuts_and_restarts_and_take
     assert_eq!(sum(&mut stock.client()), Some(ACCOUNTS as i64 * ACCOUNT_START));
     say(both(&back).lines().next().unwrap_or_default());
     server.stop();
+}
+
+/// The stream is that of before, byte for byte, whatever was under way: nothing is lost, and nothing comes twice.
+#[test]
+fn a_stream_goes_on_over_kills_stops_and_checkpoints() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &[]) else { return };
+    let words = ["--cores", "2", "--repl-backlog-size", "8mb"];
+    let options = ServerOptions::new(&folder.path().join("data")).policy(Policy::Everysec).extra(&words);
+    let mut server = Server::start(&options);
+    fill(&server);
+    let writers = Writers::start(server.port());
+    stock.client().call(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+    wait_until_linked(&stock);
+    let mut prng = Prng::new(21);
+    let mut sums = 0;
+    let rounds = number_from_environment("HOLDFAST_LEAD_KILLS", 6);
+    for round in 0..rounds {
+        sums += look(&stock, Duration::from_millis(100 + prng.below(700)));
+        if prng.below(2) == 0 {
+            server.client().call(&["BGSAVE"]);
+            thread::sleep(Duration::from_millis(prng.below(60)));
+        }
+        end(server, round % 4 < 3);
+        server = Server::start(&options);
+        wait_until_linked(&stock);
+        let begun = Instant::now();
+        while number(&mut server.client(), "stream_continued") == 0 {
+            assert_eq!(number(&mut server.client(), "stream_full_copies"), 0, "{}", server.log());
+            assert!(begun.elapsed() < PATIENCE, "it does not go on where it was");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+    let count = writers.stop();
+    wait_until_same(&server, &stock);
+    let compared = compare(&server, &stock);
+    assert_eq!(number(&mut server.client(), "stream_full_copies"), 0, "{}", server.log());
+    // What expires is gone there as well.
+    let begun = Instant::now();
+    while server.client().show("DBSIZE") != stock.client().show("DBSIZE") {
+        assert!(begun.elapsed() < PATIENCE, "{} and {}", server.client().show("DBSIZE"), stock.client().show("DBSIZE"));
+        thread::sleep(Duration::from_millis(50));
+    }
+    say(&format!("{rounds} kills and stops, {count} changes, {sums} sums; {compared}"));
+    server.stop();
+}
+
+#[test]
+fn a_redis_goes_on_with_a_node_of_three_that_was_killed() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &[]) else { return };
+    let mut cluster = Cluster::start(3);
+    let (followed, written) = (2, 0);
+    let port = |cluster: &Cluster, node: usize| cluster.nodes[node].as_ref().expect("it runs").port();
+    let mut ours = Client::try_connect(port(&cluster, written)).expect("a node that listens");
+    for number in 0..ACCOUNTS {
+        ours.call(&["SET", &format!("account:{number}"), &ACCOUNT_START.to_string()]);
+    }
+    let writers = Writers::start(port(&cluster, written));
+    stock.client().call(&["REPLICAOF", "127.0.0.1", &port(&cluster, followed).to_string()]);
+    wait_until_linked(&stock);
+    let mut sums = look(&stock, Duration::from_millis(500));
+    for _ in 0..2 {
+        cluster.nodes[followed].take().expect("it runs").kill();
+        // The others go on without it, and it hears of that from them.
+        thread::sleep(Duration::from_secs(2));
+        cluster.restart(followed);
+        wait_until_linked(&stock);
+        sums += look(&stock, Duration::from_millis(500));
+    }
+    let count = writers.stop();
+    let node = cluster.nodes[followed].as_ref().expect("it runs");
+    let told = node.client().show("HOLDFAST STREAM 1 30000");
+    assert!(told.ends_with(", (integer) 1]"), "{told}");
+    wait_until_same(node, &stock);
+    let compared = compare(node, &stock);
+    assert_eq!(number(&mut node.client(), "stream_full_copies"), 0, "{}", node.log());
+    say(&format!("{count} changes, {sums} sums; {compared}"));
 }
 
 #[test]
