@@ -211,6 +211,12 @@ pub const LINK_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long another node may take to answer a greeting.
 pub const LINK_CONNECT_MAX: Duration = Duration::from_secs(2);
 
+/// Callers of the port for other nodes that have not said a byte: beyond it the oldest goes. A node speaks at once.
+pub const LINK_CALLERS_SILENT_MAX: usize = 256;
+
+/// Callers that have not been let in yet, and those that have been told to go: beyond it the oldest goes.
+pub const LINK_CALLERS_MAX: usize = 2_048;
+
 /// A link is left alone for so long while its node's name is being resolved, unless the answer comes.
 pub const LINK_RESOLVE_MAX: Duration = Duration::from_secs(30);
 

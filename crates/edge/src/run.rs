@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -821,7 +822,7 @@ impl Links {
     }
 }
 
-/// Names every port that listens, and what protects it.
+/// Names every socket that listens, and what protects it.
 fn tell_doors(options: &Options, cluster_port: u16, links: &Links, log: &Log) {
     let settings = &options.settings;
     let addresses = options.listen.addresses.join(" ");
@@ -865,6 +866,16 @@ fn tell_doors(options: &Options, cluster_port: u16, links: &Links, log: &Log) {
     let guard = if options.listen.tls_port == 0 { "not encrypted" } else { "encrypted" };
     tell(options.console.port, "the console", &format!("{guard}; {users}"));
     tell(options.metrics_port, "metrics", "not encrypted; no password is asked for");
+    let guard = "not encrypted; no password is asked for; tells addresses and changes nothing";
+    tell(options.sentinel.port, "clients that ask a Sentinel", guard);
+    if let Some(path) = &options.listen.unix_socket {
+        let users = if has_password { "a password or user is asked for" } else { "the default user has no password" };
+        let permissions = fs::metadata(path).map_or_else(
+            |error| format!("its permissions cannot be read: {error}"),
+            |found| format!("for processes that may write to the file (permissions {:03o})", found.mode() & 0o777),
+        );
+        log.notice(&format!("Unix socket {}, for clients: {permissions}; {users}", path.display()));
+    }
     if cluster_port != 0 && matches!(links, Links::Old) {
         log.warning(
             "this data directory holds no certificate authority of its cluster, as it was made without one: links to other \

@@ -20,7 +20,10 @@ use super::inbound::{Heard, Inbound};
 use super::version::Voice;
 use super::wire::Wire;
 use super::{Heeded, Peers, REFUSED_MAX, TLS_HANDSHAKE};
-use crate::limits::{LINK_CONNECT_MAX, LINK_FAREWELL_MAX, LINK_KEEPALIVE, LINK_PAUSE_MAX, LINK_REFUSAL_INTERVAL};
+use crate::limits::{
+    LINK_CALLERS_MAX, LINK_CALLERS_SILENT_MAX, LINK_CONNECT_MAX, LINK_FAREWELL_MAX, LINK_KEEPALIVE, LINK_PAUSE_MAX,
+    LINK_REFUSAL_INTERVAL,
+};
 use crate::mailbox::Mail;
 use crate::trust::{Authority, Invalid, TOKEN_BYTES, Token as Invitation};
 use crate::{clock, tls};
@@ -62,6 +65,7 @@ impl Peers {
                     if self.poll.registry().register(&mut stream, Token(token), Interest::READABLE).is_ok() {
                         self.callers.insert(token, Caller::new(stream));
                         self.greet(token);
+                        self.bound_callers();
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -215,6 +219,17 @@ impl Peers {
             );
             self.host.log.warning(&line);
             (*told, *more) = (Instant::now(), 0);
+        }
+    }
+
+    /// Drops the oldest callers where there are too many: descriptors are for clients, too.
+    fn bound_callers(&mut self) {
+        let mut silent = self.callers.iter().filter(|(_, caller)| !caller.is_settled).map(|(token, _)| *token);
+        let oldest_silent = silent.next().filter(|_| silent.count() >= LINK_CALLERS_SILENT_MAX);
+        let oldest = || self.callers.keys().next().copied().filter(|_| self.callers.len() > LINK_CALLERS_MAX);
+        if let Some(token) = oldest_silent.or_else(oldest) {
+            self.tell_refusal(self.address_of(token), "too many callers have not said who they are");
+            self.callers.remove(&token);
         }
     }
 

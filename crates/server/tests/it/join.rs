@@ -1,6 +1,9 @@
 //! Which nodes may join: a stranger tries the port for other nodes in every way that there is, and gets in by none.
 
-use std::time::{Duration, SystemTime};
+use std::collections::BTreeSet;
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::cluster::Cluster;
 use crate::harness::{Authority, Folder, Server, ServerOptions, free_port, token_of};
@@ -158,4 +161,115 @@ fn a_cluster_without_an_authority_goes_on_says_so_and_is_given_one() {
     server.wait_for_log("nodes must show a certificate of the cluster's authority");
     assert_eq!(server.client().show("GET secret"), "\"kept\"");
     assert!(server.client().show("HOLDFAST INVITE").contains("holdfast-"));
+}
+
+/// The ports that a process listens on, and its Unix sockets, as the kernel tells them.
+fn listening(pid: u32) -> (BTreeSet<u16>, BTreeSet<String>) {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process");
+    let sockets: BTreeSet<String> = descriptors
+        .filter_map(|descriptor| std::fs::read_link(descriptor.ok()?.path()).ok())
+        .filter_map(|target| Some(target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    let lines = |table: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/net/{table}")).unwrap_or_default();
+        text.lines().skip(1).map(|line| line.split_whitespace().map(str::to_owned).collect()).collect::<Vec<Vec<_>>>()
+    };
+    const LISTEN: &str = "0A";
+    const ACCEPTS: &str = "00010000";
+    let tcp = lines("tcp").into_iter().chain(lines("tcp6"));
+    let ports = tcp.filter(|words| words[3] == LISTEN && sockets.contains(&words[9])).map(|words| {
+        let port = words[1].rsplit(':').next().expect("an address has a port");
+        u16::from_str_radix(port, 16).expect("a number")
+    });
+    let unix = lines("unix").into_iter();
+    let paths = unix
+        .filter(|words| words[3] == ACCEPTS && sockets.contains(&words[6]))
+        .filter_map(|mut words| (words.len() > 7).then(|| words.swap_remove(7)));
+    (ports.collect(), paths.collect())
+}
+
+#[test]
+fn the_log_names_every_socket_that_listens_and_what_protects_it() {
+    let (folder, authority) = (Folder::new(), Authority::new("authority"));
+    let signed = authority.sign("server");
+    let ports = [0; 5].map(|_| free_port());
+    let [tls, cluster, console, metrics, sentinel] = ports.map(|port| port.to_string());
+    let socket = folder.path().join("socket").to_str().expect("a name in UTF-8").to_owned();
+    let options = ServerOptions::new(&folder.path().join("data")).extra(&[
+        "--tls-port",
+        &tls,
+        "--tls-cert-file",
+        &signed.certificate,
+        "--tls-key-file",
+        &signed.key,
+        "--tls-ca-cert-file",
+        &authority.path(),
+        "--cluster-port",
+        &cluster,
+        "--console-port",
+        &console,
+        "--metrics-port",
+        &metrics,
+        "--sentinel-port",
+        &sentinel,
+        "--unixsocket",
+        &socket,
+        "--unixsocketperm",
+        "700",
+    ]);
+    let server = Server::start(&options);
+    server.wait_for_log("ready to accept commands");
+    let log = server.log();
+    let (listening, paths) = listening(server.pid());
+    let expected: BTreeSet<u16> = ports.into_iter().chain([server.port()]).collect();
+    assert_eq!(listening, expected);
+    for port in listening {
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains(&format!("port {port} of 127.0.0.1"))).collect();
+        assert!(lines.iter().any(|line| line.contains(", for ") && line.contains(": ")), "port {port}:\n{log}");
+    }
+    assert_eq!(paths, BTreeSet::from([socket.clone()]));
+    for words in [
+        ", for clients that ask a Sentinel: not encrypted; no password is asked for".to_owned(),
+        format!("Unix socket {socket}, for clients: for processes that may write to the file (permissions 700)"),
+    ] {
+        assert!(log.contains(&words), "{words}:\n{log}");
+    }
+}
+
+/// Somebody opens connections to the port for other nodes, and says nothing.
+#[test]
+fn silent_callers_take_few_descriptors_and_keep_no_node_out() {
+    let mut cluster = cluster_with_a_secret(1);
+    let address = cluster.cluster_address(0);
+    let mut callers: Vec<TcpStream> = Vec::new();
+    for _ in 0..300 {
+        callers.push(TcpStream::connect(&address).expect("a connection"));
+    }
+    let begun = Instant::now();
+    cluster.node(0).wait_for_log("too many callers have not said who they are");
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    for caller in &mut callers {
+        caller.set_nonblocking(true).expect("a socket");
+    }
+    // Those that stay are dropped when they have said nothing for some seconds.
+    let mut closed = 0;
+    while closed < 44 && begun.elapsed() < Duration::from_secs(3) {
+        callers.retain_mut(|caller| !matches!(caller.read(&mut [0]), Ok(0)));
+        closed = 300 - callers.len();
+    }
+    assert!((44..=100).contains(&closed), "{closed} of 300 were dropped");
+    // A node is let in meanwhile.
+    let calling = std::thread::spawn(move || {
+        for _ in 0..10 {
+            let more: Vec<_> = (0..300).map(|_| TcpStream::connect(&address)).collect();
+            std::thread::sleep(Duration::from_millis(200));
+            drop(more);
+        }
+    });
+    cluster.join();
+    cluster.wait_until("there are two nodes", |this| {
+        this.try_client(0).is_some_and(|mut client| client.show("INFO cluster").contains("cluster_nodes:2"))
+    });
+    calling.join().expect("it only calls");
+    is_undisturbed(&cluster, "too many callers have not said who they are");
 }
