@@ -233,6 +233,10 @@ pub const LINK_KEEPALIVE: Duration = Duration::from_secs(30);
 /// A link that takes nothing for so long is cut.
 pub const LINK_STUCK_MAX: Duration = Duration::from_secs(4);
 
+/// The same of the log's lane, which cores read: one may be busy for long, and then goes on where it was. A node that
+/// is gone is known by its other lanes: with the lane of heartbeats those of the log are cut.
+pub const LINK_BUSY_MAX: Duration = Duration::from_secs(30);
+
 /// How old what is told of the links may be while they carry messages.
 pub const LINK_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 

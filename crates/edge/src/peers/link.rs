@@ -14,7 +14,8 @@ use super::compression::{Compressor, PIECE_BYTES};
 use super::frame::{self, FRAME_HEADER_BYTES, MESSAGE_HEADER_BYTES, Malformed, Welcome, welcome_bytes};
 use super::wire::Wire;
 use crate::limits::{
-    LINK_DIRECT_BYTES_MAX, LINK_FRAME_BYTES, LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_STUCK_MAX, lane_bytes_max,
+    LINK_BUSY_MAX, LINK_DIRECT_BYTES_MAX, LINK_FRAME_BYTES, LINK_PAUSE_MAX, LINK_PAUSE_MIN, LINK_STUCK_MAX,
+    lane_bytes_max,
 };
 use crate::tls::LinkSecurity;
 
@@ -166,7 +167,7 @@ impl Link {
         let mut stream = TcpStream::connect(address)?;
         let _ = stream.set_nodelay(true);
         // What nobody acknowledges is not waited for much longer than an election.
-        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(LINK_STUCK_MAX));
+        let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(patience(self.lane)));
         registry.register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)?;
         self.sent = 0;
         let wire = match security {
@@ -427,7 +428,15 @@ impl Link {
 
     /// True if something has been waiting for long and the socket takes nothing of it.
     pub fn is_stuck(&self) -> bool {
-        self.waiting_bytes() > 0 && self.moved.elapsed() > LINK_STUCK_MAX
+        self.waiting_bytes() > 0 && self.moved.elapsed() > patience(self.lane)
+    }
+}
+
+/// How long a link may take nothing.
+fn patience(lane: Lane) -> Duration {
+    match lane {
+        Lane::Vital | Lane::Bulk => LINK_STUCK_MAX,
+        Lane::Log => LINK_BUSY_MAX,
     }
 }
 
@@ -451,6 +460,20 @@ pub(super) mod tests {
         link.state = State::Up { wire: Wire::Plain(TcpStream::from_std(stream)) };
         link.is_writable = true;
         (link, other)
+    }
+
+    #[test]
+    fn a_busy_core_gets_its_link_cut_later_than_a_node_that_takes_nothing() {
+        for (lane, seconds, is_stuck) in
+            [(Lane::Vital, 5, true), (Lane::Bulk, 5, true), (Lane::Log, 5, false), (Lane::Log, 31, true)]
+        {
+            let (mut link, _other) = pair(NodeId(2), lane);
+            link.is_writable = false;
+            assert!(link.push(0, b"something waits"));
+            let Some(moved) = Instant::now().checked_sub(Duration::from_secs(seconds)) else { continue };
+            link.moved = moved;
+            assert_eq!(link.is_stuck(), is_stuck, "{lane:?}, {seconds} s");
+        }
     }
 
     #[test]

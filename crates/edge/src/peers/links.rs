@@ -258,6 +258,13 @@ impl Peers {
         drop(link);
         if was_up {
             self.tell_unreachable((node, lane, core));
+            if lane == Lane::Vital {
+                // Who does not take heartbeats does not read the log either, and nobody else finds that out as soon.
+                let places = (node, Lane::Log, 0)..=(node, Lane::Log, u32::MAX);
+                let tokens = self.tokens.range(places).map(|(_, token)| *token);
+                let up: Vec<usize> = tokens.filter(|token| lock(&self.links[token].link).is_up()).collect();
+                up.into_iter().for_each(|token| self.cut(token, cause, pause_min));
+            }
         }
         // Of several connections that go the same way at the same time one is told of.
         let is_like = |link: &MutexGuard<'_, Link>| !link.is_up() && link.last_cause() == cause;

@@ -15,9 +15,15 @@ use crate::harness::{Client, DiskFaults, Folder, Server, ServerOptions, free_por
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A pause that no client of a healthy node may see. A hand-over takes a few milliseconds of a quiet machine, and this
-/// one runs other tests meanwhile; without one there would be an election, or a wait for the disk.
+/// A pause that no client of a healthy node may see, however busy this machine is: without a hand-over there would be a
+/// wait for the disk.
 const PAUSE_MAX: Duration = Duration::from_secs(3);
+
+/// One that a hand-over is shorter than, and an election is not: nobody is elected before a lease has ended.
+const HAND_OVER_MAX: Duration = Duration::from_millis(500);
+
+/// Whatever the disks do, a request has an answer within five seconds, and this machine is busy.
+const REFUSED_WITHIN: Duration = Duration::from_millis(5_500);
 
 /// The longest until a log is full that cannot grow.
 const FILL_MAX: Duration = Duration::from_secs(120);
@@ -80,6 +86,20 @@ fn some_leader(cluster: &Cluster) -> usize {
 
 #[test]
 fn a_stop_in_good_order_hands_over_before_others_have_to_elect() {
+    // A tenth of a second is usual on a busy machine; an election takes seven or more. Other tests may hold one up.
+    let pauses = std::iter::repeat_with(pause_of_a_stop).take(3);
+    let mut longer = Vec::new();
+    for pause in pauses {
+        if pause < HAND_OVER_MAX {
+            return;
+        }
+        longer.push(pause);
+    }
+    panic!("clients waited for {longer:?}");
+}
+
+/// The longest that clients of the other nodes waited while one stopped.
+fn pause_of_a_stop() -> Duration {
     let mut cluster = Cluster::start(3);
     wait_until_spread(&mut cluster);
     let leader = some_leader(&cluster);
@@ -92,11 +112,14 @@ fn a_stop_in_good_order_hands_over_before_others_have_to_elect() {
     assert!(exit.log.contains("other nodes lead"), "{}", exit.log);
     thread::sleep(Duration::from_millis(1_500));
     is_over.store(true, Ordering::Release);
+    let mut longest = Duration::ZERO;
     for asking in others {
         let seen = asking.join().expect("it does not panic");
         say(&format!("{} answers, the longest after {:?}", seen.answer_count, seen.longest));
         assert!(seen.errors.is_empty() && seen.longest < PAUSE_MAX, "{:?}, {:?}", seen.longest, seen.errors);
+        longest = longest.max(seen.longest);
     }
+    longest
 }
 
 #[test]
@@ -136,8 +159,7 @@ fn a_full_disk_at_a_leader_costs_clients_a_pause_and_full_disks_everywhere_the_w
     let refusal = loop {
         let asked = Instant::now();
         let answer = client.call(&[b"SET".as_slice(), format!("f:{count}").as_bytes(), &value]);
-        // Leaders may first hand over to each other for a second; then a request waits five seconds for an answer.
-        assert!(asked.elapsed() < Duration::from_secs(8), "answered after {:?}", asked.elapsed());
+        assert!(asked.elapsed() < REFUSED_WITHIN, "answered after {:?}", asked.elapsed());
         if let Frame::Error(text) = answer {
             break String::from_utf8_lossy(&text).into_owned();
         }
@@ -150,9 +172,12 @@ fn a_full_disk_at_a_leader_costs_clients_a_pause_and_full_disks_everywhere_the_w
     cluster.wait_until("every node refuses writes, at once, and answers reads", |this| {
         (0..3).all(|node| {
             let mut client = this.client(node);
-            let asked = Instant::now();
-            let answers: Vec<_> = ["SET a 1", "SET b 1"].iter().map(|words| client.show(words)).collect();
-            assert!(asked.elapsed() < Duration::from_secs(11), "{:?}: {answers:?}", asked.elapsed());
+            let answers = ["SET a 1", "SET b 1"].map(|words| {
+                let asked = Instant::now();
+                let answer = client.show(words);
+                assert!(asked.elapsed() < REFUSED_WITHIN, "{words}: {:?}: {answer}", asked.elapsed());
+                answer
+            });
             client.show("GET f:0").starts_with("\"xxx")
                 && answers.iter().all(|answer| answer.starts_with("(error) MISCONF "))
         })
@@ -169,6 +194,36 @@ fn a_full_disk_at_a_leader_costs_clients_a_pause_and_full_disks_everywhere_the_w
     for node in 0..3 {
         let mut client = cluster.client(node);
         assert_eq!(cluster.ask(&mut client, "SET a 2"), "OK");
+    }
+}
+
+#[test]
+fn a_core_that_is_busy_for_six_seconds_keeps_its_links() {
+    let mut cluster = Cluster::start(3);
+    wait_until_spread(&mut cluster);
+    let leads = |node: &usize| cluster.client(*node).show("ROLE").starts_with("[\"master\"");
+    let follower = (0..3).find(|node| !leads(node)).expect("two groups have two leaders");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let others = (0..3).filter(|node| *node != follower);
+    let asking: Vec<_> = others.clone().map(|node| keep_asking(&cluster, node, 256 << 10, &is_over)).collect();
+    // Its cores take clients in turn.
+    let mut sleepers = [0; 2].map(|_| cluster.client(follower));
+    for sleeper in &mut sleepers {
+        sleeper.send(&["DEBUG", "SLEEP", "6"]).expect("a connection");
+    }
+    for sleeper in &mut sleepers {
+        assert_eq!(sleeper.receive().expect("an answer").to_string(), "OK");
+    }
+    thread::sleep(Duration::from_secs(1));
+    is_over.store(true, Ordering::Release);
+    for asking in asking {
+        let seen = asking.join().expect("it does not panic");
+        say(&format!("{} answers, the longest after {:?}", seen.answer_count, seen.longest));
+        assert!(seen.errors.is_empty(), "{:?}", seen.errors);
+    }
+    for node in others {
+        let log = cluster.node(node).log();
+        assert!(!log.contains("no link to node"), "{log}");
     }
 }
 
@@ -230,10 +285,8 @@ fn two_servers_that_join_each_other_say_so_and_answer_clients() {
     second.wait_for_log("ready to accept commands");
     assert_eq!(first.client().show("SET a 1"), "OK");
     let mut client = second.client();
-    let begun = Instant::now();
-    while client.show("GET a") != "\"1\"" {
-        assert!(begun.elapsed() < PATIENCE, "{}", second.log());
-    }
+    // It said that it was ready: the first answer is the right one.
+    assert_eq!(client.show("GET a"), "\"1\"", "{}", second.log());
 }
 
 #[test]
