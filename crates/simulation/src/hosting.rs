@@ -555,8 +555,10 @@ impl Universe {
                 say!(self, "node {} ends: {line}", machine + 1);
                 self.at(self.now, What::Ends { machine, life });
             }
-            // Without a quorum's loss, which the policy has to allow, nobody can be overtaken.
-            Action::Fatal { line } if host.core.groups().any(Group::is_overtaken) && !self.lapses.is_empty() => {
+            // Without a quorum's loss, which the policy has to allow, nobody can be overtaken; nor long after it.
+            Action::Fatal { line }
+                if host.core.groups().any(Group::is_overtaken) && self.explains_overtaken(machine, core) =>
+            {
                 say!(self, "node {} ends: {line}", machine + 1);
                 self.at(self.now, What::Overtaken { machine, life });
             }

@@ -39,10 +39,44 @@ pub struct Machine {
     /// True time of the last stop in which a power cut took the page cache, and from when on what was not on disk may
     /// have been lost in it.
     pub stopped: Option<(u64, u64)>,
+    /// By group, when its replica here last heard of something committed. Only where a lapse is allowed.
+    pub progress: BTreeMap<u32, ReplicaProgress>,
     /// Nothing of it moves before this time.
     pub paused_until: u64,
     /// The process, while there is one.
     pub process: Option<Process>,
+}
+
+/// How far a replica has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReplicaProgress {
+    life: u64,
+    applied: u64,
+    applied_max: u64,
+    /// When it last applied something, and be it what it has read from its log after a start.
+    at: u64,
+    /// When it last applied something that it had not applied in any life.
+    new_at: u64,
+}
+
+impl ReplicaProgress {
+    /// Notes how far it is in this life of its machine.
+    pub fn note(&mut self, life: u64, applied: u64, now: u64) {
+        if life != self.life || applied > self.applied {
+            self.at = now;
+        }
+        if applied > self.applied_max {
+            self.applied_max = applied;
+            self.new_at = now;
+        }
+        (self.life, self.applied) = (life, applied);
+    }
+
+    /// True if what it holds may have been lost by the others in this lapse: it has heard of something committed since
+    /// writes were in memory only, and of nothing that was committed after the lapse.
+    pub fn may_be_overtaken(&self, (lapse, window): (u64, u64), delay: u64) -> bool {
+        self.at + delay >= window && self.new_at <= lapse + delay
+    }
 }
 
 /// One process.
@@ -186,5 +220,30 @@ impl CoreHost {
         let place = (0..).find(|place| !self.places.contains(place)).expect("there are more places than sessions");
         self.places.insert(place);
         place
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DELAY: u64 = 5;
+
+    #[test]
+    fn a_lapse_excuses_who_held_what_it_took_and_nobody_long_afterwards() {
+        let lapse = (100, 90);
+        let mut progress = ReplicaProgress::default();
+        progress.note(1, 7, 80);
+        assert!(!progress.may_be_overtaken(lapse, DELAY), "what it holds was on the disks of all");
+        progress.note(1, 8, 95);
+        assert!(progress.may_be_overtaken(lapse, DELAY));
+        // It starts again long after that, and reads its log.
+        progress.note(2, 3, 150);
+        progress.note(2, 8, 151);
+        assert!(progress.may_be_overtaken(lapse, DELAY));
+        // It has heard of what was committed afterwards.
+        progress.note(2, 9, 152);
+        assert!(!progress.may_be_overtaken(lapse, DELAY));
+        assert!(progress.may_be_overtaken((150, 140), DELAY), "another lapse");
     }
 }

@@ -262,6 +262,7 @@ impl Universe {
                     started: 0,
                     ended: None,
                     stopped: None,
+                    progress: BTreeMap::new(),
                     paused_until: 0,
                     process: None,
                 }
@@ -1029,6 +1030,17 @@ impl Universe {
             }
             self.lapses.push((self.now, *window));
         }
+    }
+
+    /// True if a lapse that was allowed explains that this core has a replica that was overtaken.
+    pub(crate) fn explains_overtaken(&self, machine: usize, core: u16) -> bool {
+        let machine = &self.machines[machine];
+        let Some(process) = &machine.process else { return false };
+        let mut overtaken = process.cores[usize::from(core)].core.groups().filter(|group| group.is_overtaken());
+        overtaken.all(|group| {
+            let progress = machine.progress.get(&group.id().0).copied().unwrap_or_default();
+            self.lapses.iter().any(|lapse| progress.may_be_overtaken(*lapse, COMMIT_DELAY_MAX))
+        })
     }
 }
 

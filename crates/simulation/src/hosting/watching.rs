@@ -5,6 +5,7 @@ use node::group::{Group, Standing};
 use node::limits;
 use node::roster::Roster;
 
+use crate::Durability;
 use crate::invariants::Invariant;
 use crate::machine::Machine;
 use crate::universe::{Universe, say};
@@ -26,8 +27,12 @@ impl Universe {
         let is_grown = samples && host.core.groups().any(is_served);
         let is_split = samples && host.core.groups().any(|group| group.state().split_groups().next().is_some());
         let near_read_count = host.core.near_read_count();
+        let mut progress = Vec::new();
         for group in host.core.groups() {
             let id = group.id().0;
+            if self.plan.durability != Durability::Always {
+                progress.push((id, group.applied()));
+            }
             if group.is_leader() {
                 led.push(id);
                 leases += u64::from(group.has_lease(self.machines[machine].clock.read(self.now).instant));
@@ -86,6 +91,10 @@ impl Universe {
             if let Some(reason) = self.lacks_voters(group, term, voters) {
                 failure = Some((Invariant::Replicated, reason));
             }
+        }
+        let life = self.machines[machine].life;
+        for (group, applied) in progress {
+            self.machines[machine].progress.entry(group).or_default().note(life, applied, self.now);
         }
         self.lies.note_led(machine, &led);
         (0..given_up_count).for_each(|_| self.probes.reach("a node held nothing of a group"));

@@ -120,6 +120,7 @@ impl Universe {
             started: 0,
             ended: None,
             stopped: None,
+            progress: BTreeMap::new(),
             paused_until: 0,
             process: None,
         };
