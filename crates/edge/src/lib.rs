@@ -74,4 +74,4 @@ pub use tls::{
     ClientOptions, ClientSecurity, LineOptions, LineReader, LineSecurity, LineWriter, SecureStream, TlsStream,
     in_words, plain_line,
 };
-pub use trust::{AUTHORITY_FILE, INVITATION_DEFAULT, INVITATION_MAX, Token, invite_from_directory};
+pub use trust::{AUTHORITY_FILE, Authority, INVITATION_DEFAULT, INVITATION_MAX, Token, invite_from_directory};

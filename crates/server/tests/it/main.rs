@@ -22,6 +22,7 @@ mod import;
 mod join;
 mod lead;
 mod levels;
+mod liar;
 mod link;
 mod manual;
 mod migrate;

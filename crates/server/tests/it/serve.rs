@@ -5,7 +5,9 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Audit, Client, Folder, Load, LoadOptions, Policy, Server, ServerOptions, binary, new_ledgers};
+use crate::harness::{
+    Audit, Client, Folder, Load, LoadOptions, Policy, Server, ServerOptions, binary, new_ledgers, say,
+};
 use stdx::Prng;
 
 const MEBIBYTE: u64 = 1 << 20;
@@ -172,6 +174,44 @@ fn a_client_that_does_not_read_its_replies_costs_bounded_memory() {
     let grown = server.resident_bytes().saturating_sub(before);
     assert!(grown < 256 * MEBIBYTE, "2,000 replies of 1 MiB that nobody reads grew it by {grown} bytes");
     assert_eq!(client.show("STRLEN large"), "(integer) 1048576", "others are served");
+}
+
+/// Without the bound twenty of them held 763 MB.
+#[test]
+fn clients_that_never_read_cost_bounded_memory_together() {
+    let folder = Folder::new();
+    let bound = 16 * MEBIBYTE;
+    let server = Server::start(&options(&folder).extra(&["--maxmemory-clients", "16mb"]));
+    let mut client = server.client();
+    client.call(&[b"SET".as_slice(), b"large", &vec![b'x'; MEBIBYTE as usize]]);
+    let before = server.resident_bytes();
+    let mut greedy: Vec<Client> = (0..20).map(|_| server.client()).collect();
+    let (mut grown, mut longest) = (0, Duration::ZERO);
+    for _ in 0..60 {
+        for one in &mut greedy {
+            // Those that were cut off are no longer asked.
+            let _ = one.send_bytes(&b"*2\r\n$3\r\nGET\r\n$5\r\nlarge\r\n".repeat(4));
+        }
+        let asked = Instant::now();
+        assert_eq!(client.show("STRLEN large"), "(integer) 1048576", "others are served");
+        longest = longest.max(asked.elapsed());
+        grown = grown.max(server.resident_bytes().saturating_sub(before));
+        thread::sleep(Duration::from_millis(25));
+    }
+    say(&format!("grown by {} MB at most, others answered within {longest:?}", grown / 1_000_000));
+    assert!(grown < bound + 100_000_000, "twenty clients that do not read grew it by {grown} bytes");
+    assert!(longest < Duration::from_secs(1), "{longest:?}");
+    let told = client.call(&["INFO", "stats"]).to_string();
+    let evicted = told.split("evicted_clients:").nth(1).and_then(|rest| rest.split(['\r', '\\']).next());
+    assert!(evicted.and_then(|count| count.parse::<u32>().ok()).is_some_and(|count| count > 0), "{evicted:?}");
+}
+
+#[test]
+fn all_clients_together_take_a_tenth_of_the_memory_unless_told() {
+    let folder = Folder::new();
+    let server = Server::start(&options(&folder));
+    let told = server.client().show("CONFIG GET maxmemory-clients");
+    assert_eq!(told, format!("[\"maxmemory-clients\", \"{}\"]", edge::memory_allowed_bytes() / 10));
 }
 
 #[test]

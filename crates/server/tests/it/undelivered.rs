@@ -1,12 +1,12 @@
 //! A client that waits for an element is gone before it can have got it: the element goes back.
 
-use std::io::Write as _;
-use std::net::TcpStream;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Server, ServerOptions};
+use crate::harness::{Client, Folder, Server, ServerOptions, say};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -108,11 +108,36 @@ fn no_element_is_lost_or_doubled_while_clients_that_wait_come_and_go() {
         pusher.receive().expect("an answer");
     }
     thread::sleep(Duration::from_millis(200));
-    let left = pusher.show("LRANGE queue 0 -1");
-    let left: Vec<u64> = left.split('"').filter_map(|word| word.parse().ok()).collect();
-    let mut sorted = left.clone();
+    let left = |pusher: &mut Client| -> Vec<u64> {
+        let left = pusher.show("LRANGE queue 0 -1");
+        left.split('"').filter_map(|word| word.parse().ok()).collect()
+    };
+    let found = left(&mut pusher);
+    let mut sorted = found.clone();
     sorted.sort_unstable();
     sorted.dedup();
-    assert_eq!(sorted.len(), left.len(), "an element is there twice: {left:?}");
+    assert_eq!(sorted.len(), found.len(), "an element is there twice: {found:?}");
+    // Those that read what they are sent before they go: each element is with one of them, or in the list.
+    pusher.show("DEL queue");
+    let mut seen = Vec::new();
+    for number in 1_000..1_300_u64 {
+        let mut waiter = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
+        waiter.write_all(b"BLPOP queue 0\r\n").expect("a socket");
+        if number % 3 == 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        pusher.send(&["RPUSH", "queue", &number.to_string()]).expect("a connection");
+        waiter.shutdown(Shutdown::Write).expect("a socket");
+        pusher.receive().expect("an answer");
+        let mut heard = String::new();
+        waiter.read_to_string(&mut heard).expect("its end");
+        seen.extend(heard.split("\r\n").filter_map(|line| line.parse::<u64>().ok()));
+    }
+    thread::sleep(Duration::from_millis(200));
+    let count = seen.len();
+    seen.extend(left(&mut pusher));
+    seen.sort_unstable();
+    assert_eq!(seen, (1_000..1_300).collect::<Vec<_>>(), "an element is lost, or there twice");
+    say(&format!("{count} of 300 were read by those that waited"));
     assert_eq!(pusher.show("INFO clients").matches("blocked_clients:0").count(), 1);
 }
