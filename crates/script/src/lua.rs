@@ -439,7 +439,16 @@ impl Stack {
     }
 
     /// Compiles text to a function on top. If that fails there is an error text instead, and the answer is false.
+    ///
+    /// Text only: Lua would take what begins with an escape character for compiled code, which it believes without
+    /// looking. Such code can read and write any memory of the process.
     pub(crate) fn compile(self, text: &[u8], name: &CStr) -> bool {
+        if text.first() == Some(&COMPILED) {
+            let name = name.to_string_lossy();
+            let name = name.trim_start_matches(['@', '=']);
+            self.push_bytes(format!("{name}:1: unexpected symbol near 'char(27)'").as_bytes());
+            return false;
+        }
         unsafe { ffi::luaL_loadbuffer(self.0, text.as_ptr().cast(), text.len(), name.as_ptr()) == ffi::LUA_OK }
     }
 
@@ -498,6 +507,9 @@ impl Stack {
         self.push_bytes(b"stopped");
     }
 }
+
+/// What compiled code begins with.
+const COMPILED: u8 = 0x1b;
 
 /// How a protected call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -256,6 +256,22 @@ fn nothing_of_the_world_is_within_reach() {
     ]);
 }
 
+/// Compiled code is believed without a look: it could reach any memory. No way of handing over a script takes it.
+#[test]
+fn compiled_code_is_no_script() {
+    let compiled = "\u{1b}LuaQ\0\u{1}\u{4}\u{8}\u{4}\u{8}\0";
+    for text in [compiled.to_owned(), "\u{1b}".to_owned(), format!("#!lua\n{compiled}")] {
+        let answer = evaluate(&text);
+        assert!(answer.contains("unexpected symbol near 'char(27)'"), "{text:?}: {answer}");
+    }
+    for load in ["loadstring(rest)", "load(function() local text = rest rest = nil return text end)"] {
+        let mut store = Store { ticks_left: 50, ..Store::default() };
+        let text = format!("local rest = KEYS[1] local f, why = {load} return tostring(f) .. ' ' .. why");
+        let answer = evaluate_with(&mut Engine::new(), &mut store, Protocol::Resp2, &text, &[compiled.as_bytes()]);
+        assert!(answer.contains("nil truncated precompiled chunk"), "{load}: {answer}");
+    }
+}
+
 #[test]
 fn a_script_that_waits_for_its_clock_ends() {
     let waits = "local start = os.clock() repeat local now = os.clock() until now - start >= 0.02 return 'done'";
