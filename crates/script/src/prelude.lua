@@ -7,6 +7,7 @@ local error, type, tostring = error, type, tostring
 local getmetatable, setmetatable = getmetatable, setmetatable
 local rawget, rawset, next, pairs, ipairs = rawget, rawset, next, pairs, ipairs
 local loadstring, load, byte, sub, concat = loadstring, load, string.byte, string.sub, table.concat
+local tonumber, unpack = tonumber, unpack
 
 local READONLY = 'Attempt to modify a readonly table'
 local function refuse() error(READONLY, 2) end
@@ -71,6 +72,29 @@ function native.base.setmetatable(t, metatable)
   check_table(t, 'setmetatable')
   if truth[t] then error(READONLY, 0) end
   return setmetatable(t, metatable)
+end
+
+local function number(value, place, default)
+  if value == nil then return default end
+  local found = tonumber(value)
+  if not found then
+    error("bad argument #" .. place .. " to 'unpack' (number expected, got " .. type(value) .. ')', 3)
+  end
+  return found
+end
+
+-- Lua counts the values in 32 bits. Where that overflows it believes that there are few, and writes behind its stack
+-- (CVE-2025-46817). No stack holds more than 8,000.
+function native.base.unpack(t, first, last)
+  if type(t) ~= 'table' then
+    error("bad argument #1 to 'unpack' (table expected, got " .. (t == nil and 'no value' or type(t)) .. ')', 2)
+  end
+  local from, to = number(first, 2, 1), number(last, 3, #t)
+  if from > to then return end
+  if not (from >= -2147483648 and to <= 2147483647 and to - from < 8000) then
+    error('too many results to unpack', 2)
+  end
+  return unpack(t, from, to)
 end
 
 -- Compiled code could do what no text can.

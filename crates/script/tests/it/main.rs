@@ -272,6 +272,44 @@ fn compiled_code_is_no_script() {
     }
 }
 
+/// Lua's own counts in numbers that overflow, and then writes behind its stack.
+#[test]
+fn no_more_is_unpacked_than_there_is_room_for() {
+    for range in [
+        "-2147483648, 2147483647",
+        "1, 2147483647",
+        "1, 8001",
+        "-1/0, 1",
+        "1, 1/0",
+        "0/0, 5",
+        "1, 0/0",
+        "-4294967296, 1",
+    ] {
+        let answer = evaluate(&format!("return {{unpack({{1, 2, 3}}, {range})}}"));
+        assert!(answer.starts_with("-ERR user_script:1: too many results to unpack"), "{range}: {answer}");
+    }
+    check(&[
+        ("return {unpack({1, 2, 3})}", "*3 :1 :2 :3"),
+        ("return {unpack({1, 2, 3}, 2)}", "*2 :2 :3"),
+        ("return {unpack({1, 2, 3}, 2, 2)}", "*1 :2"),
+        ("return {unpack({1, 2, 3}, '3', '3')}", "*1 :3"),
+        ("return {unpack({1, 2, 3}, 3, 2)}", "*0"),
+        ("return {unpack({1, 2, 3}, 2147483648, 2147483647)}", "*0"),
+        ("return {unpack({}, 2147483647, 2147483647)}", "*0"),
+        ("local t = {} for i = 1, 7000 do t[i] = i end return select('#', unpack(t))", ":7000"),
+    ]);
+    let answer = evaluate("return {unpack(nil)}");
+    assert!(
+        answer.starts_with("-ERR user_script:1: bad argument #1 to 'unpack' (table expected, got no value)"),
+        "{answer}"
+    );
+    let answer = evaluate("return {unpack({}, 'x')}");
+    assert!(
+        answer.starts_with("-ERR user_script:1: bad argument #2 to 'unpack' (number expected, got string)"),
+        "{answer}"
+    );
+}
+
 #[test]
 fn a_script_that_waits_for_its_clock_ends() {
     let waits = "local start = os.clock() repeat local now = os.clock() until now - start >= 0.02 return 'done'";
