@@ -159,13 +159,34 @@ pub fn run(arguments: &ImportArguments) -> Result<()> {
     Ok(())
 }
 
+/// Files that were read to their end, and found good.
+pub struct Checked {
+    findings: Findings,
+    notes: Vec<String>,
+}
+
+/// Reads files to their end.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn check(files: &Files) -> Result<Checked> {
+    let mut progress = Progress::new("checks", files.bytes, false);
+    let (findings, walk) = Plan::into_new(files).check(&mut progress)?;
+    progress.end();
+    Ok(Checked { findings, notes: walk.notes })
+}
+
 /// Brings files into a server that is new; answers what was done, for people. It cannot be continued half-way.
 ///
 /// # Errors
 /// What an operator must know.
-pub fn into_new(files: &Files, connection: &mut Connection) -> Result<Vec<String>> {
-    let plan = Plan { files, replace: false, resume: false, until: None, is_quiet: false, server: None };
-    plan.run(Some(connection))
+pub fn into_new(files: &Files, checked: &Checked, connection: &mut Connection) -> Result<Vec<String>> {
+    let begun = Instant::now();
+    let plan = Plan::into_new(files);
+    connection.wait_at_most(PATIENCE)?;
+    plan.send(connection, &checked.findings)?;
+    let lines = plan.lines(&checked.findings, Some(begun.elapsed()));
+    Ok(checked.notes.iter().cloned().chain(lines).collect())
 }
 
 struct Plan<'a> {
@@ -178,7 +199,12 @@ struct Plan<'a> {
     server: Option<String>,
 }
 
-impl Plan<'_> {
+impl<'a> Plan<'a> {
+    /// For a server that holds nothing.
+    fn into_new(files: &'a Files) -> Self {
+        Self { files, replace: false, resume: false, until: None, is_quiet: false, server: None }
+    }
+
     /// What was done, for people.
     fn run(&self, connection: Option<&mut Connection>) -> Result<Vec<String>> {
         let begun = Instant::now();

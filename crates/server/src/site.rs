@@ -271,6 +271,8 @@ fn open(connection: &mut Connection, places: Option<&[i64]>) -> Result<()> {
         ask(connection, &["SELECT", "0"])?;
         ask(connection, &["WATCH", RECORD])?;
         let record = Record::read(connection)?;
+        // It may have begun to take a new copy since it was looked at.
+        ensure!(record.text("phase") == "following", "the second site is {} now: not promoted", record.text("phase"));
         if let Some(places) = places {
             let is_there = reaches(&record, places);
             ensure!(is_there, "the second site has fewer changes than before: it was not promoted");

@@ -433,7 +433,11 @@ impl Own {
     /// The record of the near cluster, if that follows another one.
     fn origin(&mut self) -> Result<Option<Record>, End> {
         self.ask(&["SELECT", "0"])?;
-        Ok(Record::read(&self.ask(&["HGETALL", ORIGIN])?))
+        // A client of the near cluster may have put something else there: that says nothing.
+        match self.ask(&["TYPE", ORIGIN])? {
+            Reply::Simple(kind) if kind == b"hash" => Ok(Record::read(&self.ask(&["HGETALL", ORIGIN])?)),
+            _ => Ok(None),
+        }
     }
 
     /// A cluster that has data of its own is not emptied by mistake.
@@ -737,9 +741,17 @@ impl Link<'_> {
                 log.notice(&format!("takes a copy of the near site {address}: {bytes} bytes"));
                 let now = clock::now().unix.0;
                 let copy = place.map(|(id, _)| CopyPlace { id, offset: 0, database: 0 });
-                self.record.phase = "copying".to_owned();
-                (self.record.written_ms, self.record.heard_ms) = (now, now);
-                (self.record.is_linked, self.record.copy) = (true, copy.clone());
+                let next = Record {
+                    phase: "copying".to_owned(),
+                    written_ms: now,
+                    heard_ms: now,
+                    is_linked: true,
+                    copy: copy.clone(),
+                    ..self.record.clone()
+                };
+                // A site that has been promoted meanwhile is not emptied.
+                self.own.note(&self.record, &next)?;
+                self.record = next;
                 self.own.empty(&self.record.clone())?;
                 copy
             }
@@ -780,9 +792,10 @@ impl Link<'_> {
     /// What is here shows the state of this moment, also where the near side follows another one and is behind.
     fn shown_ms(&mut self) -> Result<i64, End> {
         self.own.ask(&["SELECT", "0"])?;
-        let reply = self.own.ask(&["HGET", ORIGIN, "moment-ms"])?;
-        let origin = reply.as_bytes().and_then(|text| std::str::from_utf8(text).ok()?.parse::<i64>().ok());
-        Ok(origin.unwrap_or(i64::MAX).min(self.record.moment_ms))
+        // One that was promoted follows nobody, and shows what it does itself.
+        let follows = |origin: &Record| ["following", "copying"].contains(&origin.phase.as_str());
+        let origin = self.own.origin()?.filter(follows).map_or(i64::MAX, |origin| origin.moment_ms);
+        Ok(origin.min(self.record.moment_ms))
     }
 
     /// Removes some of the keys with deadlines that are not behind the moment that is shown: at the near side nobody

@@ -118,7 +118,9 @@ impl Files {
             let is_last = nth + 1 == self.paths.len();
             let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
             let length = file.metadata().map_or(0, |metadata| metadata.len());
-            let is_over = OneFile { path, before, until, walk: &mut walk, is_last, length }.read(file, visit)?;
+            let may_be_empty = self.paths.len() > 1;
+            let one = OneFile { path, before, until, walk: &mut walk, is_last, length, may_be_empty };
+            let is_over = one.read(file, visit)?;
             if is_over {
                 break;
             }
@@ -135,6 +137,8 @@ struct OneFile<'a> {
     walk: &'a mut Walk,
     is_last: bool,
     length: u64,
+    /// The files of a log in parts may hold nothing yet.
+    may_be_empty: bool,
 }
 
 impl OneFile<'_> {
@@ -144,6 +148,9 @@ impl OneFile<'_> {
         let mut head = [0; 6];
         let length = file.read(&mut head).with_context(|| format!("cannot read {}", self.path.display()))?;
         let has_rdb = head.starts_with(b"REDIS") || head.starts_with(b"VALKEY");
+        if length == 0 && !self.may_be_empty {
+            bail!("{} is empty", self.path.display());
+        }
         if !has_rdb && length > 0 && !matches!(head[0], b'*' | b'#') {
             bail!("{} is neither an RDB nor an AOF file", self.path.display());
         }

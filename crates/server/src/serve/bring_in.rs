@@ -6,7 +6,7 @@
 //! interrupted begins again from the start.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -22,6 +22,15 @@ use crate::tls::Stream;
 
 /// In a data directory: the file that is being brought in.
 const MARK: &str = ".import";
+
+/// What a server puts there beside its log.
+const LEFT_OVER: [&str; 2] = [edge::AUTHORITY_FILE, ".acknowledges-early"];
+
+/// What was brought in is on disk by then.
+const SYNC_PATIENCE: Duration = Duration::from_secs(120);
+
+/// A key that is not there.
+const NO_KEY: &str = "{holdfast}:import";
 
 /// A server on an empty directory has loaded it by then.
 const LOAD_PATIENCE: Duration = Duration::from_secs(60);
@@ -39,7 +48,12 @@ impl BringIn {
     /// # Errors
     /// If an earlier import has not come to its end, and is not asked for again.
     pub fn planned(directory: &Path, path: Option<PathBuf>) -> Result<Option<Self>, String> {
-        let begun = fs::read_to_string(directory.join(MARK)).ok();
+        let mark = directory.join(MARK);
+        let begun = match fs::read_to_string(&mark) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == ErrorKind::NotFound => None,
+            Err(error) => return Err(format!("cannot read {}: {error}", mark.display())),
+        };
         match (path, begun) {
             (None, None) => Ok(None),
             (None, Some(file)) => Err(format!(
@@ -63,6 +77,7 @@ impl BringIn {
     pub fn run(self, mut options: Options) -> Result<bool> {
         // Before anything is written: a file that is damaged is no reason to begin.
         let files = import::find(&self.path)?;
+        let checked = import::check(&files).with_context(|| format!("cannot import {}", self.path.display()))?;
         self.prepare()?;
         options.listen =
             ListenOptions { addresses: Vec::new(), port: 0, tls_port: 0, unix_socket: None, ..options.listen };
@@ -70,10 +85,11 @@ impl BringIn {
         (options.metrics_port, options.console.port, options.sentinel.port) = (0, 0, 0);
         (options.pid_file, options.remarks) = (None, Vec::new());
         for (name, value) in [
-            ("appendfsync", "no"),
+            ("appendfsync", "everysec"),
             ("archive", ""),
             ("backup-dir", ""),
             ("cluster-port", "0"),
+            ("maxmemory-policy", "noeviction"),
             ("min-replicas-to-write", "0"),
             ("port", "0"),
             ("site-backlog-size", "0"),
@@ -86,7 +102,7 @@ impl BringIn {
         let told = Arc::clone(&outcome);
         let path = self.path.clone();
         options.begin_with = Some(Box::new(move |inside: Inside| {
-            let result = bring_in(&inside, &files, &path);
+            let result = bring_in(&inside, &files, &checked, &path);
             *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
             // What it has brought in, or nothing: the process goes on without this server.
             let _ = inside.connect().and_then(|mut session| session.call(&["SHUTDOWN"]));
@@ -125,8 +141,7 @@ impl BringIn {
             for entry in fs::read_dir(directory).with_context(|| format!("cannot look into {}", directory.display()))? {
                 let entry = entry?;
                 let name = entry.file_name().to_string_lossy().into_owned();
-                let is_of_node = name.starts_with('.') && ![MARK, journal::LOCK_FILE].contains(&name.as_str());
-                if entry.file_type()?.is_file() && (journal::is_own_file(&name) || is_of_node) {
+                if journal::is_own_file(&name) || LEFT_OVER.contains(&name.as_str()) {
                     fs::remove_file(entry.path())
                         .with_context(|| format!("cannot remove {}", entry.path().display()))?;
                 }
@@ -147,11 +162,18 @@ fn sync_directory(directory: &Path) -> Result<()> {
         .with_context(|| format!("cannot sync {}", directory.display()))
 }
 
-fn bring_in(inside: &Inside, files: &import::Files, path: &Path) -> Result<()> {
+fn bring_in(inside: &Inside, files: &import::Files, checked: &import::Checked, path: &Path) -> Result<()> {
     inside.notice(&format!("imports {}: clients are served when it is done", path.display()));
     let mut connection = Connection::over(Stream::Local(inside.connect()?.into_stream()));
     wait_until_loaded(&mut connection)?;
-    let lines = import::into_new(files, &mut connection)?;
+    let lines = import::into_new(files, checked, &mut connection)?;
+    // The mark goes when this server has ended, and must not go before what it stands for has come to the disk.
+    // The log of all groups is one: a change that is synced has synced all before it.
+    connection.wait_at_most(SYNC_PATIENCE)?;
+    for words in [&["CLIENT", "DURABILITY", "disk"][..], &["SELECT", "0"], &["DEL", NO_KEY]] {
+        let reply = connection.call(words)?;
+        ensure!(!reply.is_error(), "what was imported does not come to the disk: {reply}");
+    }
     lines.iter().for_each(|line| inside.notice(line));
     Ok(())
 }

@@ -136,6 +136,8 @@ struct Server {
 
 impl Server {
     fn start(port: u16, folder: &Path, data: &Path, login: &Login) -> Result<Self> {
+        // Whoever listens there already would be promoted in its place.
+        TcpListener::bind(("127.0.0.1", port)).with_context(|| format!("port {port} of 127.0.0.1 is in use"))?;
         let log = folder.join("log");
         let output = File::options().create(true).append(true).open(&log)?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -164,6 +166,10 @@ impl Server {
             if let Ok(mut connection) = login.connect(&self.address, PATIENCE)
                 && connection.call(&["GET", "probe"]).is_ok_and(|reply| !reply.is_error() || is_wrong_type(&reply))
             {
+                let info = ask(&mut connection, &["INFO", "server"])?;
+                let own = format!("process_id:{}\r\n", self.child.id());
+                let is_ours = info.as_bytes().is_some_and(|info| String::from_utf8_lossy(info).contains(&own));
+                ensure!(is_ours, "another server answers at {}", self.address);
                 return Ok(Some(connection));
             }
             if self.has_ended() {

@@ -116,6 +116,10 @@ fn read(near: &mut Connection, (shown_ms, cut_ms): (i64, i64), output: &mut dyn 
         let Some([next, events]) = reply.elements() else { bail!("CHANGES READ answered {reply}") };
         let events = events.elements().unwrap_or_default();
         for event in events {
+            if moment_of(event).is_some_and(|moment_ms| moment_ms < shown_ms) {
+                // A node that has just started tells some of what came before as well.
+                continue;
+            }
             if moment_of(event).is_some_and(|moment_ms| moment_ms > cut_ms + CLOCKS_APART_MS) {
                 // A client writes there by now.
                 return Ok(found);

@@ -114,6 +114,11 @@ fn a_new_directory_is_filled_before_anybody_is_served() {
     let told = refused(&[&words[..], &["--import", text(&data)]].concat());
     assert!(told.contains("No such file") && !data.exists(), "{told}");
 
+    let empty = folder.path().join("empty.rdb");
+    fs::write(&empty, b"").expect("a file");
+    let told = refused(&[&words[..], &["--import", text(&empty)]].concat());
+    assert!(told.contains("is empty") && !data.exists(), "{told}");
+
     // Nor is the directory of that Redis filled.
     let told = refused(&["--data-dir", &path, "--port", &port, "--import", &path]);
     assert!(told.contains("none of Holdfast's") && !redis.join(".import").exists(), "{told}");
