@@ -136,7 +136,7 @@ struct Server {
 
 impl Server {
     fn start(port: u16, folder: &Path, data: &Path, login: &Login) -> Result<Self> {
-        // Whoever listens there already would be promoted in its place.
+        // Another server that listens there would be promoted in its place.
         TcpListener::bind(("127.0.0.1", port)).with_context(|| format!("port {port} of 127.0.0.1 is in use"))?;
         let log = folder.join("log");
         let output = File::options().create(true).append(true).open(&log)?;
