@@ -94,7 +94,10 @@ function native.base.unpack(t, first, last)
   if not (from >= -2147483648 and to <= 2147483647 and to - from < 8000) then
     error('too many results to unpack', 2)
   end
-  return unpack(t, from, to)
+  -- What is passed on takes room that the values need.
+  if last ~= nil then return unpack(t, from, to) end
+  if first ~= nil then return unpack(t, from) end
+  return unpack(t)
 end
 
 -- Compiled code could do what no text can.

@@ -296,7 +296,7 @@ fn no_more_is_unpacked_than_there_is_room_for() {
         ("return {unpack({1, 2, 3}, 3, 2)}", "*0"),
         ("return {unpack({1, 2, 3}, 2147483648, 2147483647)}", "*0"),
         ("return {unpack({}, 2147483647, 2147483647)}", "*0"),
-        ("local t = {} for i = 1, 7000 do t[i] = i end return select('#', unpack(t))", ":7000"),
+        ("local t = {} for i = 1, 7999 do t[i] = i end return select('#', unpack(t))", ":7999"),
     ]);
     let answer = evaluate("return {unpack(nil)}");
     assert!(
