@@ -144,7 +144,8 @@ fn a_slot_that_is_too_large_to_move_splits_off_and_goes_to_other_nodes() {
         let (ends, mut client) = (Arc::clone(&ends), cluster.client(2));
         thread::spawn(move || {
             let mut count = 0;
-            while !ends.load(Ordering::Relaxed) {
+            // A busy machine may be done with the split before the writer has begun.
+            while !ends.load(Ordering::Relaxed) || count <= 10 {
                 count += 1;
                 assert_eq!(client.show("INCR {06S}count"), format!("(integer) {count}"));
             }
@@ -156,7 +157,7 @@ fn a_slot_that_is_too_large_to_move_splits_off_and_goes_to_other_nodes() {
     assert_eq!(client.show(&format!("HSET {key} more 1")), "(integer) 1");
     ends.store(true, Ordering::Relaxed);
     let count = writer.join().expect("nothing went wrong");
-    assert!(count > 1, "{count}");
+    assert!(count > 10, "{count}");
     assert_eq!(client.show("GET {06S}count"), format!("\"{count}\""));
     load.end();
     // A node that is killed now has the beginning of the group in the log of the other one, or a checkpoint of its own.
