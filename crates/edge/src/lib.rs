@@ -27,6 +27,7 @@ mod doorman;
 mod early;
 mod entropy;
 mod fault;
+mod fields;
 mod floor;
 mod former;
 mod gathering;

@@ -20,6 +20,8 @@ use std::path::{Path, PathBuf};
 use journal::Identity;
 use node::Reader;
 
+use crate::fields::{Fields, put_bytes, put_u32, put_u64};
+
 const FILE: &str = ".redis-stream";
 const STATE_FILE: &str = ".redis-stream-state";
 
@@ -321,19 +323,6 @@ fn read_slot(file: &File, slot: u64) -> Option<(u64, About)> {
     decode(&body)
 }
 
-fn put_u32(out: &mut Vec<u8>, number: u32) {
-    out.extend_from_slice(&number.to_le_bytes());
-}
-
-fn put_u64(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(&number.to_le_bytes());
-}
-
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_u32(out, bytes.len() as u32);
-    out.extend_from_slice(bytes);
-}
-
 fn encode(number: u64, about: &About) -> Vec<u8> {
     let mut out = Vec::new();
     put_u64(&mut out, number);
@@ -353,7 +342,7 @@ fn encode(number: u64, about: &About) -> Vec<u8> {
 fn decode(bytes: &[u8]) -> Option<(u64, About)> {
     let mut fields = Fields(bytes);
     let number = fields.u64()?;
-    let whose = u128::from_le_bytes(fields.take(16)?.try_into().ok()?);
+    let whose = fields.u128()?;
     let boot = fields.text()?;
     let synced = match fields.u64()? {
         0 => None,
@@ -368,34 +357,10 @@ fn decode(bytes: &[u8]) -> Option<(u64, About)> {
     };
     let (size, begin, end, told) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);
     let told = told.checked_sub(1);
-    let has_progress = fields.take(1)? == [1];
+    let has_progress = fields.u8()? == 1;
     let progress = has_progress.then(|| fields.0.to_vec());
     let is_sound = size > 0 && begin <= end && end - begin <= size && told.is_none_or(|told| told <= end);
     is_sound.then_some((number, About { whose, boot, synced, id, reader, size, begin, end, told, progress }))
-}
-
-/// Reads fields one behind the other; none where there is too little.
-struct Fields<'a>(&'a [u8]);
-
-impl<'a> Fields<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
-    }
-
-    fn text(&mut self) -> Option<String> {
-        let length = self.u32()? as usize;
-        String::from_utf8(self.take(length)?.to_vec()).ok()
-    }
 }
 
 #[cfg(test)]

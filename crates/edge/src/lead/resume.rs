@@ -14,6 +14,7 @@ use node::{DatabaseKey, Phase, Step, TransactionId};
 use stdx::UnixMillis;
 
 use super::merge::{Merger, Queued, step_bytes};
+use crate::fields::{Fields, put_u64};
 use crate::limits::STREAM_WAITING_BYTES_MAX;
 
 /// Where a step stands in the log of its group: the index of its entry, and its number among the steps of that.
@@ -145,45 +146,30 @@ pub fn put(merger: &Merger, out: &mut Vec<u8>) -> bool {
 /// Reads it; `None` if that is not what it is.
 pub fn take(bytes: &[u8], group_count: usize) -> Option<Merger> {
     let mut fields = Fields(bytes);
-    let selected = match fields.number()? {
+    let selected = match fields.u64()? {
         0 => None,
         database => Some(u16::try_from(database - 1).ok()?),
     };
     let mut groups = Vec::new();
-    for _ in 0..fields.number()? {
-        let known = fields.mark()?;
-        let moment = UnixMillis(fields.number()?.cast_signed());
-        let count = fields.number()?;
-        let waiting = (0..count).map(|_| fields.mark()).collect::<Option<BTreeSet<_>>>()?;
-        let count = fields.number()?;
-        let open = (0..count).map(|_| fields.open()).collect::<Option<BTreeMap<_, _>>>()?;
+    for _ in 0..fields.u64()? {
+        let known = mark(&mut fields)?;
+        let moment = UnixMillis(fields.u64()?.cast_signed());
+        let count = fields.u64()?;
+        let waiting = (0..count).map(|_| mark(&mut fields)).collect::<Option<BTreeSet<_>>>()?;
+        let count = fields.u64()?;
+        let open = (0..count).map(|_| open(&mut fields)).collect::<Option<BTreeMap<_, _>>>()?;
         groups.push((Resumed::new(known, moment, waiting), open));
     }
     fields.0.is_empty().then(|| Merger::resumed(selected, groups, group_count))
 }
 
-fn put_u64(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(&number.to_le_bytes());
+fn mark(fields: &mut Fields<'_>) -> Option<Mark> {
+    Some((fields.u64()?, u32::try_from(fields.u64()?).ok()?))
 }
 
-/// Reads numbers one behind the other; none where there is too little.
-struct Fields<'a>(&'a [u8]);
-
-impl Fields<'_> {
-    fn number(&mut self) -> Option<u64> {
-        let (number, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(u64::from_le_bytes(*number))
-    }
-
-    fn mark(&mut self) -> Option<Mark> {
-        Some((self.number()?, u32::try_from(self.number()?).ok()?))
-    }
-
-    fn open(&mut self) -> Option<(TransactionId, u64)> {
-        let (node, boot) = (self.number()?, self.number()?);
-        let core = node::event::CoreId(u16::try_from(self.number()?).ok()?);
-        let number = self.number()?;
-        Some((TransactionId { gateway: node::GatewayId { node, boot, core }, number }, self.number()?))
-    }
+fn open(fields: &mut Fields<'_>) -> Option<(TransactionId, u64)> {
+    let (node, boot) = (fields.u64()?, fields.u64()?);
+    let core = node::event::CoreId(u16::try_from(fields.u64()?).ok()?);
+    let number = fields.u64()?;
+    Some((TransactionId { gateway: node::GatewayId { node, boot, core }, number }, fields.u64()?))
 }
