@@ -15,13 +15,11 @@ mod copies;
 mod cursor;
 mod filter;
 mod follow;
-mod merge;
 mod reading;
 pub(crate) mod sealed;
 mod serve;
 mod shelf;
 mod trail;
-mod wire;
 
 use std::collections::BTreeMap;
 use std::io;

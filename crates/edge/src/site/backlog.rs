@@ -11,7 +11,7 @@
 //! log that is not here yet. So there is a hole only if a group was given a checkpoint by another node, or the files
 //! were lost: then they start over, and anyone who lacks what was before must look for another node or take a copy.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -20,7 +20,10 @@ use std::sync::Arc;
 
 use node::roster::GROUPS_MAX;
 use node::{DatabaseKey, GatewayId, Phase, Requests, Step, Tape, TransactionId};
+use site::{Book, Part, Place, beginning};
 use stdx::UnixMillis;
+
+use crate::fields::{Fields, put_bytes, put_u32, put_u64};
 
 /// The directory within the data directory.
 const DIRECTORY: &str = ".site-backlog";
@@ -42,36 +45,6 @@ const SEGMENTS: u64 = 16;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 
-/// How far a group is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
-    /// Up to this index of its log its steps are here.
-    pub index: u64,
-    /// So many of the steps of that entry: a tape may end in the middle of one. Sweeps do not count, as replicas sweep
-    /// where they like.
-    pub count: u32,
-    /// Nothing of an earlier moment comes any more.
-    pub moment: UnixMillis,
-}
-
-impl Place {
-    /// Takes out of a tape what lies before this place, and moves on to its end. `told` is how far the teller of the
-    /// tape has come: the index of an entry, and how many of its steps.
-    pub fn pass(&mut self, told: &mut (u64, u32), tape: &mut Tape) {
-        let known = (self.index, self.count);
-        tape.steps.retain(|step| {
-            if step.phase == Phase::Swept {
-                return *told >= known;
-            }
-            *told = if step.index == told.0 { (told.0, told.1 + 1) } else { (step.index, 1) };
-            *told > known
-        });
-        *told = (*told).max((tape.index, 0));
-        (self.index, self.count) = known.max(*told);
-        self.moment = self.moment.max(tape.moment);
-    }
-}
-
 /// What is known of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -83,19 +56,6 @@ pub struct Segment {
     pub steps: u64,
 }
 
-/// The log of a group that has been founded while the cluster served begins with an empty entry of this index, which
-/// nobody needs to be told of.
-pub const FOUNDING_INDEX: u64 = 1;
-
-/// True if what begins behind `begin` has all that comes behind `places`, which lack groups that were founded since.
-pub fn reaches_back(begin: &[Place], places: &[u64]) -> bool {
-    let place = |group: usize| places.get(group).copied().unwrap_or(FOUNDING_INDEX);
-    begin.iter().enumerate().all(|(group, begin)| begin.index <= place(group))
-}
-
-/// A part of a transaction that is under way: a step of a group.
-type Part = (u32, Step);
-
 /// Writes it.
 pub struct Backlog {
     directory: PathBuf,
@@ -104,11 +64,7 @@ pub struct Backlog {
     segments: VecDeque<Segment>,
     file: File,
     is_dirty: bool,
-    places: Vec<Place>,
-    /// What groups have told since the process began, as in [`Place`]: they begin with what is here already.
-    told: Vec<(u64, u32)>,
-    /// Parts of transactions of which not all have ended.
-    open: BTreeMap<TransactionId, Vec<Part>>,
+    book: Book,
     /// Bytes that were ever written here.
     pub written_bytes: u64,
 }
@@ -133,16 +89,16 @@ impl Backlog {
         }
         let mut segments: VecDeque<Segment> = VecDeque::new();
         let mut news = None;
-        let mut end = (vec![Place::default(); group_count as usize], BTreeMap::new());
+        let mut book = Book::new(group_count);
         for (number, sequence) in sequences.iter().enumerate() {
             let is_last = number + 1 == sequences.len();
             let path = segment_path(&directory, *sequence);
             match scan(&path, cluster) {
-                Ok(Scan { places, bytes, steps, is_whole, end: found }) if is_whole || is_last => {
+                Ok(Scan { places, bytes, steps, is_whole, book: found }) if is_whole || is_last => {
                     if !is_whole {
                         File::options().write(true).open(&path)?.set_len(bytes)?;
                     }
-                    end = found;
+                    book = found;
                     segments.push_back(Segment { sequence: *sequence, places, bytes, steps });
                 }
                 Ok(_) => news = Some(format!("{} is damaged", path.display())),
@@ -159,19 +115,18 @@ impl Backlog {
                 fs::remove_file(segment_path(&directory, *sequence))?;
             }
             segments.clear();
-            end = (vec![Place::default(); group_count as usize], BTreeMap::new());
+            book = Book::new(group_count);
         }
-        let (places, open) = end;
-        let file = begin(&directory, next, cluster, &places, &open)?;
-        segments.push_back(Segment { sequence: next, places: places.clone(), bytes: file.metadata()?.len(), steps: 0 });
-        let told = vec![(0, 0); places.len()];
+        let file = begin(&directory, next, cluster, &mut book)?;
+        let (places, bytes) = (book.places().to_vec(), file.metadata()?.len());
+        segments.push_back(Segment { sequence: next, places, bytes, steps: 0 });
         let (is_dirty, written_bytes) = (true, 0);
-        Ok((Self { directory, cluster, size_max, segments, file, is_dirty, places, told, open, written_bytes }, news))
+        Ok((Self { directory, cluster, size_max, segments, file, is_dirty, book, written_bytes }, news))
     }
 
     /// How far groups are.
     pub fn places(&self) -> &[Place] {
-        &self.places
+        self.book.places()
     }
 
     /// The files, oldest first.
@@ -195,35 +150,11 @@ impl Backlog {
     /// # Errors
     /// If it cannot be written.
     pub fn append(&mut self, mut tape: Tape) -> io::Result<bool> {
-        let group = tape.group as usize;
-        if group >= self.places.len() {
-            // It has been founded. What it told first is all that it has done.
-            let founded = Place { index: tape.from.min(FOUNDING_INDEX), ..Place::default() };
-            self.places.resize(group + 1, founded);
-            self.told.resize(group + 1, (founded.index, 0));
-        }
-        let place = self.places[group];
-        // What is told again has the moments that it had. If it is later, a log has lost its end, and has another one.
-        // Sweeps are told where a replica likes, also before a group that has split off has logged anything.
-        let is_other =
-            |step: &Step| step.phase != Phase::Swept && step.index <= place.index && step.moment > place.moment;
-        let has_other_past = tape.steps.iter().any(is_other);
-        let is_whole = tape.from <= place.index && !has_other_past;
+        let is_whole = self.book.admit(&tape);
         if !is_whole {
-            // What came before is not here, and none of it is later than the first thing that is.
-            let moment = tape.steps.first().map_or(tape.moment, |step| step.moment);
-            self.places[group] = Place { index: tape.from, count: 0, moment: place.moment.max(moment) };
-            self.open.clear();
             self.begin_anew()?;
         }
-        let (place, told) = (&mut self.places[group], &mut self.told[group]);
-        if tape.has_gap || !is_whole {
-            *told = (tape.from, 0);
-        }
-        place.pass(told, &mut tape);
-        for step in &tape.steps {
-            note_part(&mut self.open, tape.group, step);
-        }
+        self.book.pass(&mut tape);
         let mut bytes = vec![0; FRAME_HEAD_BYTES];
         encode_frame(&mut bytes, &tape);
         seal_frame(&mut bytes)?;
@@ -248,38 +179,31 @@ impl Backlog {
     }
 
     fn begin_anew(&mut self) -> io::Result<()> {
-        let old: Vec<u64> = self.segments.iter().map(|segment| segment.sequence).collect();
-        self.next_segment()?;
-        self.segments.drain(..old.len());
-        old.into_iter().try_for_each(|sequence| fs::remove_file(segment_path(&self.directory, sequence)))
+        let old_count = self.segments.len();
+        self.add_segment()?;
+        (0..old_count).try_for_each(|_| self.remove_oldest())
     }
 
     fn next_segment(&mut self) -> io::Result<()> {
-        self.file.sync_data()?;
-        let sequence = self.segments.back().map_or(0, |segment| segment.sequence + 1);
-        self.file = begin(&self.directory, sequence, self.cluster, &self.places, &self.open)?;
-        let bytes = self.file.metadata()?.len();
-        self.segments.push_back(Segment { sequence, places: self.places.clone(), bytes, steps: 0 });
+        self.add_segment()?;
         while self.segments.len() > 2 && self.bytes() > self.size_max {
-            let oldest = self.segments.pop_front().expect("there are several");
-            fs::remove_file(segment_path(&self.directory, oldest.sequence))?;
+            self.remove_oldest()?;
         }
         Ok(())
     }
-}
 
-/// Keeps parts of transactions until all have ended: a file begins with them.
-fn note_part(open: &mut BTreeMap<TransactionId, Vec<Part>>, group: u32, step: &Step) {
-    let Some((transaction, groups)) = &step.transaction else { return };
-    let parts = open.entry(*transaction).or_default();
-    match step.phase {
-        Phase::Dropped => parts.retain(|(other, _)| *other != group),
-        // What it has done was told where it was done.
-        _ => parts.push((group, Step { requests: Requests::default(), wide: Requests::default(), ..step.clone() })),
+    fn remove_oldest(&mut self) -> io::Result<()> {
+        let oldest = self.segments.pop_front().expect("there are several");
+        fs::remove_file(segment_path(&self.directory, oldest.sequence))
     }
-    let done_count = parts.iter().filter(|(_, step)| step.phase == Phase::Done).count();
-    if parts.is_empty() || done_count == groups.len() {
-        open.remove(transaction);
+
+    fn add_segment(&mut self) -> io::Result<()> {
+        self.file.sync_data()?;
+        let sequence = self.segments.back().map_or(0, |segment| segment.sequence + 1);
+        self.file = begin(&self.directory, sequence, self.cluster, &mut self.book)?;
+        let bytes = self.file.metadata()?.len();
+        self.segments.push_back(Segment { sequence, places: self.book.places().to_vec(), bytes, steps: 0 });
+        Ok(())
     }
 }
 
@@ -289,13 +213,8 @@ pub fn segment_path(directory: &Path, sequence: u64) -> PathBuf {
 }
 
 /// Makes a file and its header.
-fn begin(
-    directory: &Path,
-    sequence: u64,
-    cluster: u128,
-    places: &[Place],
-    open: &BTreeMap<TransactionId, Vec<Part>>,
-) -> io::Result<File> {
+fn begin(directory: &Path, sequence: u64, cluster: u128, book: &mut Book) -> io::Result<File> {
+    let (places, parts) = book.begin_file();
     let mut body = Vec::new();
     body.extend_from_slice(&cluster.to_le_bytes());
     put_u32(&mut body, places.len() as u32);
@@ -304,7 +223,6 @@ fn begin(
         put_u32(&mut body, place.count);
         put_u64(&mut body, place.moment.0.cast_unsigned());
     }
-    let parts: Vec<&Part> = open.values().flatten().collect();
     put_u32(&mut body, parts.len() as u32);
     for (group, step) in parts {
         put_u32(&mut body, *group);
@@ -329,47 +247,26 @@ struct Scan {
     bytes: u64,
     steps: u64,
     is_whole: bool,
-    end: (Vec<Place>, BTreeMap<TransactionId, Vec<Part>>),
+    book: Book,
 }
 
 fn scan(path: &Path, cluster: u128) -> io::Result<Scan> {
     let mut reader = SegmentReader::open_path(path, cluster)?;
     let places = reader.places.clone();
-    let mut end = places.clone();
-    let mut open = BTreeMap::new();
-    for (group, step) in &reader.parts {
-        note_part(&mut open, *group, step);
-    }
+    let mut book = Book::behind(&places, &reader.parts);
     let length = reader.file.metadata()?.len();
     loop {
         match reader.next(length) {
             Ok(None) => break,
-            Ok(Some(tape)) => {
-                let group = tape.group as usize;
-                if group >= end.len() {
-                    end.resize(group + 1, Place::default());
-                }
-                let place = &mut end[group];
-                for step in &tape.steps {
-                    note_part(&mut open, tape.group, step);
-                    if step.phase != Phase::Swept {
-                        place.count = if step.index == place.index { place.count + 1 } else { 1 };
-                        place.index = step.index;
-                    }
-                }
-                if tape.index > place.index {
-                    (place.index, place.count) = (tape.index, 0);
-                }
-                place.moment = place.moment.max(tape.moment);
-            }
+            Ok(Some(tape)) => book.read(&tape),
             Err(_) => {
                 let (bytes, steps) = (reader.offset, reader.steps);
-                return Ok(Scan { places, bytes, steps, is_whole: false, end: (end, open) });
+                return Ok(Scan { places, bytes, steps, is_whole: false, book });
             }
         }
     }
     let (bytes, steps) = (reader.offset, reader.steps);
-    Ok(Scan { places, bytes, steps, is_whole: bytes == length, end: (end, open) })
+    Ok(Scan { places, bytes, steps, is_whole: bytes == length, book })
 }
 
 /// Reads a file. Copies read on from the same place, each for itself.
@@ -423,7 +320,7 @@ impl SegmentReader {
             };
             let places = (0..count).map(|_| place(fields)).collect::<Option<Vec<_>>>()?;
             let part_count = fields.u32()?;
-            let parts = (0..part_count).map(|_| Some((fields.u32()?, fields.step()?))).collect::<Option<Vec<_>>>()?;
+            let parts = (0..part_count).map(|_| Some((fields.u32()?, step(fields)?))).collect::<Option<Vec<_>>>()?;
             Some((whose, places, parts))
         };
         let (whose, places, parts) = parse(&mut fields).ok_or_else(|| damaged("its header is damaged"))?;
@@ -437,17 +334,7 @@ impl SegmentReader {
     /// What a merger is given first: how far groups were where the file begins, and the parts of transactions that were
     /// under way there.
     pub fn beginning(&mut self) -> Vec<Tape> {
-        let places = (0..).zip(&self.places);
-        let mut tapes: Vec<Tape> =
-            places.map(|(group, place)| Tape { group, moment: place.moment, ..Tape::default() }).collect();
-        let parts = std::mem::take(&mut self.parts).into_iter();
-        tapes.extend(parts.map(|(group, step)| Tape {
-            group,
-            steps: vec![step],
-            moment: UnixMillis(i64::MIN),
-            ..Tape::default()
-        }));
-        tapes
+        beginning(&self.places, std::mem::take(&mut self.parts))
     }
 
     /// Where it reads next.
@@ -525,21 +412,8 @@ fn decode_frame(bytes: &[u8]) -> Option<Tape> {
     let (group, from, index) = (fields.u32()?, fields.u64()?, fields.u64()?);
     let moment = UnixMillis(fields.u64()?.cast_signed());
     let count = fields.u32()?;
-    let steps = (0..count).map(|_| fields.step()).collect::<Option<Vec<_>>>()?;
+    let steps = (0..count).map(|_| step(&mut fields)).collect::<Option<Vec<_>>>()?;
     fields.0.is_empty().then_some(Tape { group, from, index, moment, has_gap: false, born: None, steps })
-}
-
-fn put_u32(out: &mut Vec<u8>, number: u32) {
-    out.extend_from_slice(&number.to_le_bytes());
-}
-
-fn put_u64(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(&number.to_le_bytes());
-}
-
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_u32(out, bytes.len() as u32);
-    out.extend_from_slice(bytes);
 }
 
 const HAS_TRANSACTION: u8 = 1;
@@ -585,81 +459,49 @@ fn put_step(out: &mut Vec<u8>, step: &Step) {
     }
 }
 
-/// Reads fields one behind the other; none where there is too little.
-struct Fields<'a>(&'a [u8]);
+fn database(fields: &mut Fields<'_>) -> Option<u16> {
+    u16::try_from(fields.u32()?).ok()
+}
 
-impl Fields<'_> {
-    fn take(&mut self, count: usize) -> Option<&[u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
-    }
+fn requests(fields: &mut Fields<'_>) -> Option<Requests> {
+    let count = fields.u32()? as usize;
+    let run_count = fields.u32()?;
+    let runs = (0..run_count).map(|_| Some((database(fields)?, fields.u32()? as usize))).collect::<Option<Vec<_>>>()?;
+    let bytes = fields.bytes()?;
+    let is_sound = runs.is_sorted_by_key(|(_, end)| *end) && runs.last().is_none_or(|(_, end)| *end == bytes.len());
+    is_sound.then_some(Requests { bytes, runs, count })
+}
 
-    fn u8(&mut self) -> Option<u8> {
-        self.take(1).map(|bytes| bytes[0])
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        Some(u32::from_le_bytes(self.take(4)?.try_into().ok()?))
-    }
-
-    fn u64(&mut self) -> Option<u64> {
-        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
-    }
-
-    fn u128(&mut self) -> Option<u128> {
-        Some(u128::from_le_bytes(self.take(16)?.try_into().ok()?))
-    }
-
-    fn bytes(&mut self) -> Option<Vec<u8>> {
-        let length = self.u32()? as usize;
-        self.take(length).map(<[u8]>::to_vec)
-    }
-
-    fn database(&mut self) -> Option<u16> {
-        u16::try_from(self.u32()?).ok()
-    }
-
-    fn requests(&mut self) -> Option<Requests> {
-        let count = self.u32()? as usize;
-        let run_count = self.u32()?;
-        let runs =
-            (0..run_count).map(|_| Some((self.database()?, self.u32()? as usize))).collect::<Option<Vec<_>>>()?;
-        let bytes = self.bytes()?;
-        let is_sound = runs.is_sorted_by_key(|(_, end)| *end) && runs.last().is_none_or(|(_, end)| *end == bytes.len());
-        is_sound.then_some(Requests { bytes, runs, count })
-    }
-
-    fn step(&mut self) -> Option<Step> {
-        let (index, moment) = (self.u64()?, UnixMillis(self.u64()?.cast_signed()));
-        let phase = match self.u8()? {
-            0 => Phase::Done,
-            1 => Phase::Prepared,
-            2 => Phase::Dropped,
-            3 => Phase::Swept,
-            _ => return None,
-        };
-        let flags = self.u8()?;
-        let transaction = if flags & HAS_TRANSACTION == 0 {
-            None
-        } else {
-            let (node, boot) = (self.u64()?, self.u64()?);
-            let core = node::event::CoreId(u16::try_from(self.u32()?).ok()?);
-            let number = self.u64()?;
-            let count = self.u32()?;
-            let groups = (0..count).map(|_| self.u32()).collect::<Option<Vec<_>>>()?;
-            Some((TransactionId { gateway: GatewayId { node, boot, core }, number }, groups))
-        };
-        let key_count = self.u32()?;
-        let keys = (0..key_count).map(|_| Some((self.database()?, self.bytes()?))).collect::<Option<Vec<_>>>()?;
-        let (is_whole, is_move) = (flags & IS_WHOLE != 0, flags & IS_MOVE != 0);
-        let (wide, requests) = (self.requests()?, self.requests()?);
-        Some(Step { index, moment, phase, transaction, keys, is_whole, is_move, wide, requests })
-    }
+fn step(fields: &mut Fields<'_>) -> Option<Step> {
+    let (index, moment) = (fields.u64()?, UnixMillis(fields.u64()?.cast_signed()));
+    let phase = match fields.u8()? {
+        0 => Phase::Done,
+        1 => Phase::Prepared,
+        2 => Phase::Dropped,
+        3 => Phase::Swept,
+        _ => return None,
+    };
+    let flags = fields.u8()?;
+    let transaction = if flags & HAS_TRANSACTION == 0 {
+        None
+    } else {
+        let (node, boot) = (fields.u64()?, fields.u64()?);
+        let core = node::event::CoreId(u16::try_from(fields.u32()?).ok()?);
+        let number = fields.u64()?;
+        let count = fields.u32()?;
+        let groups = (0..count).map(|_| fields.u32()).collect::<Option<Vec<_>>>()?;
+        Some((TransactionId { gateway: GatewayId { node, boot, core }, number }, groups))
+    };
+    let key_count = fields.u32()?;
+    let keys = (0..key_count).map(|_| Some((database(fields)?, fields.bytes()?))).collect::<Option<Vec<_>>>()?;
+    let (is_whole, is_move) = (flags & IS_WHOLE != 0, flags & IS_MOVE != 0);
+    let (wide, requests) = (requests(fields)?, requests(fields)?);
+    Some(Step { index, moment, phase, transaction, keys, is_whole, is_move, wide, requests })
 }
 
 #[cfg(test)]
 mod tests {
+    use site::reaches_back;
     use stdx::Prng;
 
     use super::*;
@@ -782,6 +624,22 @@ mod tests {
         assert!(backlog.bytes() <= (1 << 20) + 70_000, "{}", backlog.bytes());
         let first = backlog.segments().front().expect("a file").clone();
         assert!(first.places[0].index > 50);
+        // A hole is noticed where the files are as large as they may be, too.
+        let mut from = 100;
+        for count in 0..30 {
+            (0..count).for_each(|_| {
+                from += 1;
+                backlog.append(tape(from - 1, from, false)).expect("room");
+            });
+            from += 10;
+            assert!(!backlog.append(tape(from - 1, from, true)).expect("room"));
+            assert_eq!(backlog.segments().len(), 1);
+        }
+        for _ in 0..60 {
+            from += 1;
+            assert!(backlog.append(tape(from - 1, from, false)).expect("room"));
+        }
+        let first = backlog.segments().front().expect("a file").clone();
         drop(backlog);
         let path = segment_path(&scratch.0.join(DIRECTORY), first.sequence);
         let mut bytes = fs::read(&path).expect("a file");

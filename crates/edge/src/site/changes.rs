@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use node::event::{ChangesForm, ChangesRequest, ChangesWish, Event as CoreEvent};
 use resp::{Protocol, Writer};
+use site::merge::{Event, Merger, Unprepared};
 use stdx::UnixMillis;
 
 use super::cursor::Cursor;
 use super::filter::Filter;
-use super::merge::{Event, Merger, Unprepared};
 use super::reading::Lacking;
 use super::trail::{Beginning, Next, Stop, Trail};
 use super::{Kept, Site, lock};

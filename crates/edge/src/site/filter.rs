@@ -9,8 +9,7 @@ use command::{Access, Group};
 use keyspace::glob;
 use node::Requests;
 use resp::{Args, Limits, Parsed, Protocol, RequestParser, Writer};
-
-use super::merge::Event;
+use site::merge::Event;
 
 /// What a client wants to be told of.
 pub struct Filter<'a> {

@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use node::event::SiteFollowing;
 use node::settings::Settings;
 use resp::{Frame as Reply, FrameDecoder, encode_request};
+use site::wire::{Frame, State, WINDOW_LOG};
+use site::{Batch, Heard, OtherGroups, Position};
 use stdx::UnixMillis;
 
-use super::merge::{Batch, reaches};
-use super::wire::{Frame, State, WINDOW_LOG};
 use crate::clock;
 use crate::fault::Fault;
 use crate::host::Host;
@@ -197,6 +197,10 @@ impl Record {
     fn place(&self) -> (u128, Vec<u64>) {
         let moment = self.moment_ms.cast_unsigned();
         (self.cluster, self.places.iter().copied().chain([moment]).collect())
+    }
+
+    fn position(&self) -> Position {
+        Position { places: self.places.clone(), moment: UnixMillis(self.moment_ms) }
     }
 
     fn words(&self) -> Vec<Vec<u8>> {
@@ -848,14 +852,12 @@ impl Link<'_> {
     }
 
     fn take(&mut self, batch: &Batch) -> Result<(), End> {
-        // Groups are founded, and never go.
-        if batch.places.len() < self.record.places.len() {
-            return Err(End::Gone("it has other groups than before".to_owned()));
-        }
+        let behind = self.record.position().behind(batch);
+        let position = behind.map_err(|OtherGroups| End::Gone("it has other groups than before".to_owned()))?;
         let now = clock::now().unix.0;
         let next = Record {
-            places: batch.places.clone(),
-            moment_ms: batch.moment.0,
+            places: position.places,
+            moment_ms: position.moment.0,
             request_count: self.record.request_count + batch.requests,
             transaction_count: self.record.transaction_count + batch.transactions,
             written_ms: now,
@@ -873,11 +875,12 @@ impl Link<'_> {
     }
 
     fn hear_state(&mut self, state: &State) -> Result<(), End> {
-        let State { now: near, moment, ref places, pending_bytes, pending_steps } = *state;
+        let State { now: near, pending_bytes, pending_steps, .. } = *state;
         let is_following = self.record.phase == "following";
-        // Who is behind this cluster cannot tell what it lacks, and nothing is done a second time.
-        let has_all_groups = !places.is_empty() && places.len() >= self.record.places.len();
-        let is_level = is_following && has_all_groups && reaches(places, &self.record.places);
+        let Heard { is_level, position } = match is_following {
+            true => self.record.position().hear(state),
+            false => Heard { is_level: false, position: self.record.position() },
+        };
         let figures = &mut self.following.figures;
         figures.state = if is_following { "following" } else { "copying" };
         figures.pending_bytes = pending_bytes;
@@ -893,8 +896,7 @@ impl Link<'_> {
             figures.catch_up_ms = left.map_or(-1, |left| i64::try_from(left).unwrap_or(i64::MAX));
             self.following.drain = (Instant::now(), pending_bytes);
         }
-        // Nothing was done meanwhile, and that is so up to there.
-        let is_further = is_level && *places != self.record.places;
+        let is_further = position.places != self.record.places;
         if self.written.elapsed() >= SITE_RECORD_INTERVAL || !self.record.is_linked || is_further {
             let now = clock::now().unix.0;
             let lag_ms = self.following.figures.lag_ms;
@@ -905,8 +907,8 @@ impl Link<'_> {
                 pending_bytes,
                 pending_steps,
                 lag_ms,
-                places: if is_level { places.clone() } else { self.record.places.clone() },
-                moment_ms: if is_level { moment.0.max(self.record.moment_ms) } else { self.record.moment_ms },
+                places: position.places,
+                moment_ms: position.moment.0,
                 ..self.record.clone()
             };
             self.commit(&[], Source::Own, next)?;

@@ -4,8 +4,9 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use node::Tape;
+use site::reaches_back;
 
-use super::backlog::{Segment, SegmentReader, reaches_back};
+use super::backlog::{Segment, SegmentReader};
 use super::{Site, lock};
 
 const TOO_SLOW: &str = "it is too slow: what it lacks is not in the backlog any more";

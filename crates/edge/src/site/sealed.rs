@@ -12,9 +12,10 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 
 use archive::{Archive, BaseWriter, ChangesInfo, ChangesSpan, has_all};
+use site::Place;
 use stdx::UnixMillis;
 
-use super::backlog::{Place, segment_path};
+use super::backlog::segment_path;
 use super::trail::first_moment;
 use super::{Site, lock};
 use crate::host::Host;

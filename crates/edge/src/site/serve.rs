@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
 use node::event::{Follower, SiteFollower, Wish};
+use site::Teller;
+use site::reaches_back;
+use site::wire::{Frame, State, WINDOW_LOG};
 use stdx::UnixMillis;
 
-use super::backlog::reaches_back;
 use super::copies::SiteCopy;
 use super::lock;
-use super::merge::Merger;
 use super::reading::{Lacking, Reading};
-use super::wire::{Frame, State, WINDOW_LOG};
 use crate::clock;
 use crate::connection::Stream;
 use crate::host::Host;
@@ -128,34 +128,28 @@ impl Link<'_> {
         }
         self.note(|figures| figures.state = "online");
         self.host.log.notice(&format!("the second site of link {} is told what changes", self.number));
-        let mut merger = Merger::new(places, moment);
-        reading.reader.beginning().into_iter().for_each(|tape| merger.push(tape));
+        let mut teller = Teller::new(places, moment, reading.reader.beginning(), SITE_STEPS_AHEAD);
         let (mut sent, mut told) = (Instant::now(), None::<Instant>);
-        let mut ahead = SITE_STEPS_AHEAD;
         loop {
-            let is_at_end = self.read(&mut reading, &mut merger, ahead)?;
+            let is_at_end = self.read(&mut reading, &mut teller)?;
             let is_due = !is_at_end || sent.elapsed() >= SITE_BATCH_INTERVAL;
             let mut has_sent = false;
-            let next = |merger: &mut Merger| {
-                let batch = if is_due { merger.next() } else { Ok(None) };
+            let next = |teller: &mut Teller| {
+                let batch = if is_due { teller.batch() } else { Ok(None) };
                 batch.map_err(|_| End::Gone("the backlog begins behind it, or a log has lost what it has".to_owned()))
             };
-            while let Some(batch) = next(&mut merger)? {
+            while let Some(batch) = next(&mut teller)? {
                 self.moment = batch.moment;
                 self.line.send(&Frame::Batch(batch))?;
                 self.hear()?;
                 (has_sent, sent) = (true, Instant::now());
             }
-            // What was read may all belong behind something that was not.
-            ahead = if has_sent || is_at_end { SITE_STEPS_AHEAD } else { ahead + SITE_STEPS_AHEAD };
-            let is_level = is_at_end && merger.is_empty() && merger.is_ahead_of_start(&reading.read);
+            teller.settle(has_sent, is_at_end);
             if has_sent || told.is_none_or(|told| told.elapsed() >= SITE_STATE_INTERVAL) {
                 told = Some(Instant::now());
-                let (pending_bytes, steps) = self.pending(&reading);
-                let places = if is_level { reading.read.clone() } else { Vec::new() };
-                let pending_steps = steps + merger.waiting() as u64;
-                let (now, moment) = (clock::now().unix, merger.closed());
-                self.say(State { now, moment, places, pending_bytes, pending_steps }, is_level)?;
+                let state = teller.state(&reading.read, is_at_end, clock::now().unix, self.pending(&reading));
+                let is_level = !state.places.is_empty();
+                self.say(state, is_level)?;
             }
             self.hear()?;
             if is_at_end && !has_sent {
@@ -255,10 +249,10 @@ impl Link<'_> {
     }
 
     /// Reads until there is enough for large batches; true if there is no more.
-    fn read(&self, reading: &mut Reading, merger: &mut Merger, ahead: usize) -> Result<bool, End> {
-        while merger.waiting() < ahead {
+    fn read(&self, reading: &mut Reading, teller: &mut Teller) -> Result<bool, End> {
+        while teller.wants_more() {
             match reading.next(&self.host.site)? {
-                Some(tape) => merger.push(tape),
+                Some(tape) => teller.push(tape),
                 None => return Ok(true),
             }
         }

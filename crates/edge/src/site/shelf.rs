@@ -13,9 +13,10 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use archive::{Archive, BaseReader, ChangesInfo, ChangesSpan, Key};
 use node::settings::Settings;
+use site::Place;
 use stdx::UnixMillis;
 
-use super::backlog::{Place, SegmentReader};
+use super::backlog::SegmentReader;
 use super::trail::{first_moment, follows};
 use super::{Site, lock};
 use crate::host::Host;

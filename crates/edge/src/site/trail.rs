@@ -16,11 +16,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use node::{Phase, Tape};
+use node::Tape;
+use site::{FOUNDING_INDEX, Place};
 use stdx::UnixMillis;
 
 use super::Site;
-use super::backlog::{FOUNDING_INDEX, Place, Segment};
+use super::backlog::Segment;
 use super::reading::{Lacking, Reading};
 use super::shelf::{Found, Wanted, Wish};
 use crate::limits::CHANGES_FETCH_PATIENCE;
@@ -258,7 +259,7 @@ impl Passed {
     /// What of it is new.
     fn pass(&mut self, mut tape: Tape) -> Result<Tape, Lacking> {
         let group = tape.group as usize;
-        let founded = Place { index: tape.from.min(FOUNDING_INDEX), ..Place::default() };
+        let founded = Place::founded(&tape);
         if group >= self.known.len() {
             self.known.resize(group + 1, founded);
         }
@@ -266,9 +267,7 @@ impl Passed {
             self.told.resize(group + 1, (founded.index, 0));
         }
         let (place, told) = (&mut self.known[group], &mut self.told[group]);
-        let is_other =
-            |step: &node::Step| step.phase != Phase::Swept && step.index <= place.index && step.moment > place.moment;
-        if tape.steps.iter().any(is_other) {
+        if place.has_other_past(&tape) {
             return Err(Lacking::Gone("a log of the cluster has lost its end, and has another one since"));
         }
         place.pass(told, &mut tape);

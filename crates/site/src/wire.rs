@@ -10,7 +10,7 @@ use std::io::{self, Read};
 
 use stdx::UnixMillis;
 
-use super::merge::Batch;
+use crate::merge::Batch;
 
 /// No frame is longer: a batch is as large as what one moment has changed.
 const FRAME_BYTES_MAX: usize = 1 << 30;
@@ -40,11 +40,32 @@ pub struct State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// The cluster with the changes that follow.
-    Hello { cluster: u128 },
+    Hello {
+        /// Its identity.
+        cluster: u128,
+    },
     /// A copy of so many bytes follows, of what groups held behind these places.
-    Copy { places: Vec<u64>, moment: UnixMillis, bytes: u64 },
+    Copy {
+        /// Of all groups: up to which index of its log it reaches.
+        places: Vec<u64>,
+        /// Nothing before them is of a later moment.
+        moment: UnixMillis,
+        /// Its length.
+        bytes: u64,
+    },
     /// The same for who can go on in the middle of a copy: its name, and from which byte on it follows.
-    CopyFrom { id: u128, offset: u64, places: Vec<u64>, moment: UnixMillis, bytes: u64 },
+    CopyFrom {
+        /// Its name.
+        id: u128,
+        /// The first byte that follows.
+        offset: u64,
+        /// As in a copy.
+        places: Vec<u64>,
+        /// As in a copy.
+        moment: UnixMillis,
+        /// The length of the whole copy.
+        bytes: u64,
+    },
     /// A piece of it: requests, cut anywhere.
     Piece(Vec<u8>),
     /// What leads from one state to a later one.
@@ -52,7 +73,12 @@ pub enum Frame {
     /// How far the near site is.
     State(State),
     /// It cannot go on, for this reason; with a copy it could if `needs_copy`.
-    Refused { needs_copy: bool, why: String },
+    Refused {
+        /// With a copy it could go on.
+        needs_copy: bool,
+        /// One line.
+        why: String,
+    },
 }
 
 impl Frame {

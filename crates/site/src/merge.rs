@@ -26,6 +26,7 @@ pub struct Batch {
     pub moment: UnixMillis,
     /// Of all groups: up to which index of its log it reaches.
     pub places: Vec<u64>,
+    /// How many requests it holds.
     pub requests: u64,
     /// Changes that belong together: transactions, and single ones.
     pub transactions: u64,
@@ -428,8 +429,12 @@ impl Merger {
                     Some(transaction) if !transaction.prepared.contains_key(&number) => {
                         return if is_by_moment { Ok(Taken::Blocked) } else { Err(Unprepared) };
                     }
-                    Some(transaction) if !transaction.is_taken => return Ok(Taken::Blocked),
+                    // A part that was done before has been in a batch, whatever is known of the others here.
+                    Some(transaction) if !transaction.is_taken && (is_by_moment || !is_old) => {
+                        return Ok(Taken::Blocked);
+                    }
                     Some(transaction) => {
+                        transaction.is_taken = true;
                         if !transaction.is_new {
                             self.parts.remove(&id);
                         }
@@ -691,6 +696,17 @@ mod tests {
         }
         let expected = [(95, "SET a 1, SET a 1"), (98, "SET a 2"), (150, "SET b 1")];
         assert_eq!(events, expected.map(|(moment, line)| (moment, line.to_owned())));
+    }
+
+    #[test]
+    fn a_transaction_that_was_taken_before_holds_nothing_up_where_a_part_of_it_is_not_known() {
+        let mut merger = Merger::new(vec![11, 20], UnixMillis(30));
+        let known = [step(10, 5, Phase::Prepared, Some(1), "a", ""), step(11, 8, Phase::Done, Some(1), "a", "SET a 1")];
+        merger.push(tape(0, 30, known.to_vec()));
+        merger.push(tape(0, 40, vec![step(12, 31, Phase::Done, None, "a", "INCR a")]));
+        merger.push(tape(1, 40, vec![]));
+        let batch = merger.next().expect("sound").expect("it is closed");
+        assert_eq!((words(&batch), batch.places), (vec!["INCR a".to_owned()], vec![12, 20]));
     }
 
     #[test]

@@ -1,0 +1,245 @@
+//! What a backlog knows of what it holds: how far each group is, and which transactions are under way.
+//!
+//! A backlog is a row of files. Each begins with the places of all groups and with the parts of transactions that are
+//! under way there, and holds tapes. After a start what lies behind a checkpoint is told again: the book takes out of it
+//! what is there already.
+
+use std::collections::BTreeMap;
+
+use node::{Phase, Requests, Step, Tape, TransactionId};
+use stdx::UnixMillis;
+
+/// The log of a group that has been founded while the cluster served begins with an empty entry of this index, which
+/// nobody needs to be told of.
+pub const FOUNDING_INDEX: u64 = 1;
+
+/// A part of a transaction that is under way: a step of a group.
+pub type Part = (u32, Step);
+
+/// How far a group is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Up to this index of its log its steps are here.
+    pub index: u64,
+    /// So many of the steps of that entry: a tape may end in the middle of one. Sweeps do not count, as replicas sweep
+    /// where they like.
+    pub count: u32,
+    /// Nothing of an earlier moment comes any more.
+    pub moment: UnixMillis,
+}
+
+impl Place {
+    /// Where a group begins that has been founded, and of which this is the first tape.
+    pub fn founded(tape: &Tape) -> Self {
+        Self { index: tape.from.min(FOUNDING_INDEX), ..Self::default() }
+    }
+
+    /// Takes out of a tape what lies before this place, and moves on to its end. `told` is how far the teller of the
+    /// tape has come: the index of an entry, and how many of its steps.
+    pub fn pass(&mut self, told: &mut (u64, u32), tape: &mut Tape) {
+        let known = (self.index, self.count);
+        tape.steps.retain(|step| {
+            if step.phase == Phase::Swept {
+                return *told >= known;
+            }
+            *told = if step.index == told.0 { (told.0, told.1 + 1) } else { (step.index, 1) };
+            *told > known
+        });
+        *told = (*told).max((tape.index, 0));
+        (self.index, self.count) = known.max(*told);
+        self.moment = self.moment.max(tape.moment);
+    }
+
+    /// True if the tape is of a log that has lost its end since it was told, and has another one: what is told again has
+    /// the moments that it had. Sweeps are told where a replica likes, also before a group that has split off has logged
+    /// anything.
+    pub fn has_other_past(&self, tape: &Tape) -> bool {
+        let is_other =
+            |step: &Step| step.phase != Phase::Swept && step.index <= self.index && step.moment > self.moment;
+        tape.steps.iter().any(is_other)
+    }
+
+    /// Moves on behind what a file holds.
+    fn read(&mut self, tape: &Tape) {
+        for step in tape.steps.iter().filter(|step| step.phase != Phase::Swept) {
+            self.count = if step.index == self.index { self.count + 1 } else { 1 };
+            self.index = step.index;
+        }
+        if tape.index > self.index {
+            (self.index, self.count) = (tape.index, 0);
+        }
+        self.moment = self.moment.max(tape.moment);
+    }
+}
+
+/// True if what begins behind `begin` has all that comes behind `places`, which lack groups that were founded since.
+pub fn reaches_back(begin: &[Place], places: &[u64]) -> bool {
+    let place = |group: usize| places.get(group).copied().unwrap_or(FOUNDING_INDEX);
+    begin.iter().enumerate().all(|(group, begin)| begin.index <= place(group))
+}
+
+/// What a merger is given first: how far groups were where a file begins, and the parts of transactions that were under
+/// way there.
+pub fn beginning(places: &[Place], parts: Vec<Part>) -> Vec<Tape> {
+    let places = (0..).zip(places);
+    let mut tapes: Vec<Tape> =
+        places.map(|(group, place)| Tape { group, moment: place.moment, ..Tape::default() }).collect();
+    tapes.extend(parts.into_iter().map(|(group, step)| Tape {
+        group,
+        steps: vec![step],
+        moment: UnixMillis(i64::MIN),
+        ..Tape::default()
+    }));
+    tapes
+}
+
+/// How far a backlog is.
+#[derive(Clone, Debug, Default)]
+pub struct Book {
+    places: Vec<Place>,
+    /// What groups have told since the process began, as in [`Place`]: they begin with what is here already.
+    told: Vec<(u64, u32)>,
+    /// Parts of transactions of which not all have ended.
+    open: BTreeMap<TransactionId, Vec<Part>>,
+}
+
+impl Book {
+    /// That of a new backlog.
+    pub fn new(group_count: u32) -> Self {
+        let count = group_count as usize;
+        Self { places: vec![Place::default(); count], told: vec![(0, 0); count], open: BTreeMap::new() }
+    }
+
+    /// That of a file with this beginning.
+    pub fn behind(places: &[Place], parts: &[Part]) -> Self {
+        let mut book = Self { places: places.to_vec(), told: vec![(0, 0); places.len()], open: BTreeMap::new() };
+        parts.iter().for_each(|(group, step)| book.note_part(*group, step));
+        book
+    }
+
+    /// How far groups are.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// A file begins: with these places, and these parts of transactions that are under way.
+    pub fn begin_file(&mut self) -> (&[Place], Vec<&Part>) {
+        self.open.retain(|_, parts| !is_half_lost(parts, &self.places));
+        (&self.places, self.open.values().flatten().collect())
+    }
+
+    /// Moves on behind a tape that is in a file.
+    pub fn read(&mut self, tape: &Tape) {
+        let group = tape.group as usize;
+        if group >= self.places.len() {
+            self.places.resize(group + 1, Place::default());
+            self.told.resize(group + 1, (0, 0));
+        }
+        self.places[group].read(tape);
+        tape.steps.iter().for_each(|step| self.note_part(tape.group, step));
+    }
+
+    /// Looks at what a group tells next. False if something before it is missing, or the log has another past: then the
+    /// book is that of a backlog that begins there, and all files before it must go before the tape is [passed](Self::pass).
+    #[must_use]
+    pub fn admit(&mut self, tape: &Tape) -> bool {
+        let group = tape.group as usize;
+        if group >= self.places.len() {
+            // It has been founded. What it told first is all that it has done.
+            let founded = Place::founded(tape);
+            self.places.resize(group + 1, founded);
+            self.told.resize(group + 1, (founded.index, 0));
+        }
+        let place = &mut self.places[group];
+        let is_whole = tape.from <= place.index && !place.has_other_past(tape);
+        if !is_whole {
+            // What came before is not here, and none of it is later than the first thing that is.
+            let moment = tape.steps.first().map_or(tape.moment, |step| step.moment);
+            *place = Place { index: tape.from, count: 0, moment: place.moment.max(moment) };
+            self.open.clear();
+        }
+        if tape.has_gap || !is_whole {
+            self.told[group] = (tape.from, 0);
+        }
+        is_whole
+    }
+
+    /// Takes out of a tape that was [admitted](Self::admit) what is there already, and moves on to its end.
+    pub fn pass(&mut self, tape: &mut Tape) {
+        let group = tape.group as usize;
+        self.places[group].pass(&mut self.told[group], tape);
+        tape.steps.iter().for_each(|step| self.note_part(tape.group, step));
+    }
+
+    /// Keeps parts of transactions until all have ended: a file begins with them.
+    fn note_part(&mut self, group: u32, step: &Step) {
+        let Some((transaction, groups)) = &step.transaction else { return };
+        let parts = self.open.entry(*transaction).or_default();
+        match step.phase {
+            Phase::Dropped => parts.retain(|(other, _)| *other != group),
+            // What it has done was told where it was done.
+            _ => parts.push((group, Step { requests: Requests::default(), wide: Requests::default(), ..step.clone() })),
+        }
+        let done_count = parts.iter().filter(|(_, step)| step.phase == Phase::Done).count();
+        if parts.is_empty() || done_count == groups.len() {
+            self.open.remove(transaction);
+        }
+    }
+}
+
+/// True if a part has ended, and another one was neither told nor will be: it is before the place where its group
+/// begins here. All were prepared before one could end.
+fn is_half_lost(parts: &[Part], places: &[Place]) -> bool {
+    let Some((_, ended)) = parts.iter().find(|(_, step)| step.phase == Phase::Done) else { return false };
+    let Some((_, groups)) = &ended.transaction else { return false };
+    let is_known = |group: &u32| parts.iter().any(|(other, _)| other == group);
+    let is_past = |group: &u32| places.get(*group as usize).is_some_and(|place| place.moment > ended.moment);
+    groups.iter().any(|group| !is_known(group) && is_past(group))
+}
+
+#[cfg(test)]
+mod tests {
+    use node::GatewayId;
+    use node::event::CoreId;
+
+    use super::*;
+
+    fn part(index: u64, phase: Phase) -> Step {
+        let gateway = GatewayId { node: 1, boot: 1, core: CoreId(0) };
+        let transaction = Some((TransactionId { gateway, number: 1 }, vec![0, 1]));
+        Step { index, moment: UnixMillis(index as i64), phase, transaction, ..Step::default() }
+    }
+
+    fn tape(group: u32, from: u64, index: u64, steps: Vec<Step>) -> Tape {
+        Tape { group, from, index, moment: UnixMillis(index as i64), steps, ..Tape::default() }
+    }
+
+    fn tell(book: &mut Book, mut tape: Tape) -> bool {
+        let is_whole = book.admit(&tape);
+        book.pass(&mut tape);
+        is_whole
+    }
+
+    #[test]
+    fn a_transaction_is_under_way_until_all_parts_have_ended() {
+        let mut book = Book::new(2);
+        assert!(tell(&mut book, tape(0, 0, 5, vec![part(5, Phase::Prepared)])));
+        assert!(tell(&mut book, tape(1, 0, 6, vec![part(6, Phase::Prepared)])));
+        assert_eq!(book.begin_file().1.len(), 2);
+        assert!(tell(&mut book, tape(0, 5, 9, vec![part(9, Phase::Done)])));
+        assert_eq!(book.begin_file().1.len(), 3);
+        assert!(tell(&mut book, tape(1, 6, 20, vec![part(20, Phase::Done)])));
+        assert_eq!(book.begin_file().1.len(), 0);
+    }
+
+    #[test]
+    fn a_transaction_that_is_half_in_a_hole_is_not_kept_for_ever() {
+        let mut book = Book::new(2);
+        // The other group was given a checkpoint, behind its own part.
+        assert!(!tell(&mut book, tape(1, 20, 20, Vec::new())));
+        assert!(tell(&mut book, tape(0, 0, 5, vec![part(5, Phase::Prepared)])));
+        assert_eq!(book.begin_file().1.len(), 1, "the other one may be told later");
+        assert!(tell(&mut book, tape(0, 5, 9, vec![part(9, Phase::Done)])));
+        assert_eq!(book.begin_file().1.len(), 0);
+    }
+}
