@@ -50,6 +50,9 @@ pub struct SimulateArguments {
     /// asked; and it repeats old messages (with three nodes and more).
     #[arg(long)]
     liars: bool,
+    /// A far cluster follows over a thin line that is cut again and again (with three nodes, and `always`).
+    #[arg(long)]
+    site: bool,
     /// Nothing goes wrong, every world has the same net and disks, and the report says how long transfers between two
     /// keys took, in virtual time, once all nodes have joined and leaders are spread.
     #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "levels", "liars"])]
@@ -184,6 +187,10 @@ enum CanaryName {
     BelievedTerms,
     /// Take an answer from anyone who gives it: with --liars.
     BelievedAnswers,
+    /// Tell a far site that moments are closed which are not: with --site.
+    OpenMoment,
+    /// Note the position of a far site before what leads there has been carried out: with --site.
+    AheadPosition,
 }
 
 impl CanaryName {
@@ -219,6 +226,8 @@ impl CanaryName {
             Self::BlindRise => Canary::BlindRise,
             Self::BelievedTerms => Canary::BelievedTerms,
             Self::BelievedAnswers => Canary::BelievedAnswers,
+            Self::OpenMoment => Canary::OpenMoment,
+            Self::AheadPosition => Canary::AheadPosition,
         }
     }
 }
@@ -249,6 +258,7 @@ impl SimulateArguments {
             optimists: self.optimists,
             levels: self.levels && self.nodes() > 1,
             liars: self.liars && self.nodes() > 1,
+            site: self.site,
             canary: self.canary.map(CanaryName::canary),
         }
     }
@@ -265,6 +275,7 @@ impl SimulateArguments {
         let optimists = if self.optimists { " --optimists" } else { "" };
         let levels = if self.levels { " --levels" } else { "" };
         let liars = if self.liars { " --liars" } else { "" };
+        let site = if self.site { " --site" } else { "" };
         let kind = if self.calm {
             " --calm"
         } else if self.returns {
@@ -279,7 +290,7 @@ impl SimulateArguments {
         let nodes = self.nodes();
         format!(
             "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{growth}{repeats}\
-             {optimists}{levels}{liars}{kind}{canary} --trace"
+             {optimists}{levels}{liars}{site}{kind}{canary} --trace"
         )
     }
 }
@@ -346,6 +357,10 @@ pub fn run(arguments: SimulateArguments) -> Result<()> {
             Policy::No => bail!("--work knows the policies always and everysec"),
         };
         return work::run(&arguments.work, &arguments.nodes.0, is_durable, seeds.start, arguments.json);
+    }
+    let has_whole_nodes = matches!(arguments.nodes(), 1 | 3) && !arguments.changes;
+    if arguments.site && (!has_whole_nodes || !matches!(arguments.policy, Policy::Always)) {
+        bail!("--site needs 1 or 3 nodes that hold all groups, without --changes, and the policy always");
     }
     if !matches!(arguments.nodes.0[..], [1 | 3..=7]) {
         bail!("a world has 1, or 3 to 7 nodes; several numbers, and other ones, are for --work");

@@ -11,7 +11,9 @@ use std::ops::Range;
 use stdx::Prng;
 
 use copying::Copying;
+pub(crate) use copying::SiteCopy;
 use lists::Awaited;
+pub(crate) use lists::elements;
 pub use lists::{LIST_COUNT, list_name};
 use repeats::Repeats;
 pub use streams::STREAM_COUNT;
@@ -85,6 +87,9 @@ pub struct History {
     pub broken_watches: Vec<BrokenWatch>,
     /// Backups that were read to their end.
     pub backup_count: u64,
+    /// A second site takes the next one as a copy.
+    pub(crate) site_wants_copy: bool,
+    pub(crate) site_copy: Option<SiteCopy>,
     /// The first errors that clients were told of, and answers that never came from a node that was there.
     pub errors: Vec<String>,
     next_value: i64,
@@ -397,7 +402,11 @@ impl Client {
         }
         if let Some(places) = &mut self.last_reads {
             match places.front().copied() {
-                None => {}
+                None => {
+                    if !self.go_on_copying(&mut out) && history.site_wants_copy {
+                        self.begin_copying(now, &mut out);
+                    }
+                }
                 Some(register) if register < REGISTER_COUNT => {
                     self.single(now, register, Operation::Get { found: None }, history, &mut out);
                 }
@@ -835,7 +844,7 @@ impl Client {
             }
             Expected::WatchedList { list } => self.watched_list(*list, &reply),
             Expected::LastList { list } => {
-                let found = lists::elements(&reply)?;
+                let found = elements(&reply)?;
                 history.lists.last_mut().expect("one is being read").insert(*list, found);
                 self.last_reads.as_mut().map(VecDeque::pop_front);
                 Ok(())

@@ -45,6 +45,9 @@ impl Universe {
         for (name, value) in [("appendfsync", policy), ("protected-mode", "no"), ("databases", "2")] {
             settings.set(name, value).expect("a parameter of ours");
         }
+        if self.site.is_some() {
+            settings.set("site-backlog-size", "1gb").expect("a parameter of ours");
+        }
         let Zones { replace_after, balance_rate, .. } = &self.zones;
         let split_bytes = &self.faults.split_bytes;
         for (name, value) in [
@@ -148,6 +151,9 @@ impl Universe {
         }
         let cores = self.new_cores(machine, (known_count, recovered.identity.level, is_recovering), &settings);
         let core_count = cores.len() as u32;
+        if let Some(site) = &mut self.site {
+            site.begin(machine, self.group_count);
+        }
         let state = &mut self.machines[machine];
         state.life += 1;
         state.has_joined = true;
@@ -501,12 +507,13 @@ impl Universe {
             }
             Action::UsersFile { .. } => unreachable!("no universe has a file of users"),
             Action::Secure { .. } => unreachable!("no universe has certificates"),
-            Action::Follow { .. }
-            | Action::AwaitFollowers(_)
-            | Action::Tape(_)
-            | Action::Changes(_)
-            | Action::Migrate(_) => {
+            Action::Follow { .. } | Action::AwaitFollowers(_) | Action::Changes(_) | Action::Migrate(_) => {
                 unreachable!("no universe has other servers, or keeps what changes")
+            }
+            Action::Tape(tape) => {
+                if let Some(site) = &mut self.site {
+                    site.hear(machine, *tape);
+                }
             }
             Action::Peers(contacts) => self.learn_places(machine, contacts),
             Action::ReadCheckpoint { group, mark, chunk, to } => {
@@ -770,7 +777,9 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         | Canary::OpenCut
         | Canary::FoundedTwice
         | Canary::ForgottenBeginning
-        | Canary::BelievedTerms => None,
+        | Canary::BelievedTerms
+        | Canary::OpenMoment
+        | Canary::AheadPosition => None,
         Canary::EarlyCommit => Some(Defect::EarlyCommit),
         Canary::ForgottenWatch => Some(Defect::ForgottenWatch),
         Canary::ForgottenRead => Some(Defect::ForgottenRead),

@@ -43,13 +43,16 @@ pub enum Invariant {
     Replicated,
     /// At rest a zone holds two copies of a group only if all others with nodes hold one.
     Zoned,
+    /// A far site that follows never holds half a transaction, nor what a session did without what it was told before;
+    /// and when all is quiet it holds what the near one holds, nothing twice.
+    SecondSite,
     /// The balancer begins one split at a time, and none at a level at which groups do not split.
     OneSplit,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Linearizable,
         Self::Conserved,
         Self::Serializable,
@@ -66,6 +69,7 @@ impl Invariant {
         Self::Ailments,
         Self::Replicated,
         Self::Zoned,
+        Self::SecondSite,
         Self::OneSplit,
     ];
 
@@ -88,6 +92,7 @@ impl Invariant {
             Self::Ailments => "ailments",
             Self::Replicated => "replicated",
             Self::Zoned => "zoned",
+            Self::SecondSite => "second-site",
             Self::OneSplit => "one-split",
         }
     }

@@ -104,6 +104,10 @@ pub enum Canary {
     BelievedTerms,
     /// An answer is taken from anyone who gives it.
     BelievedAnswers,
+    /// A far site is told that moments are closed which are not.
+    OpenMoment,
+    /// A far site notes its position before it has carried out what leads there.
+    AheadPosition,
 }
 
 /// Which universe to live through.
@@ -140,6 +144,8 @@ pub struct Plan {
     pub levels: bool,
     /// One node lies to the others in all that they can find out, or that harms nobody's data.
     pub liars: bool,
+    /// A far cluster follows over a thin line that is cut again and again. Acknowledged must mean on disk.
+    pub site: bool,
     /// A defect to plant, if any.
     pub canary: Option<Canary>,
 }

@@ -17,6 +17,7 @@ mod peace;
 mod phases;
 mod replay;
 mod returns;
+mod site;
 mod waits;
 mod zones;
 
@@ -39,6 +40,7 @@ use node::event::{NodeId, Peer, SessionId};
 use node::settings::Settings;
 use peace::SeenLocks;
 pub use returns::RETURNS_PER_UNIVERSE;
+pub(crate) use site::SecondSite;
 pub use waits::{HARMS_PER_UNIVERSE, Harm, Wait};
 pub(crate) use zones::Zones;
 
@@ -80,6 +82,8 @@ pub(crate) enum What {
     OperatorUpgrades,
     /// A fault of limited duration is over.
     Over(Trouble, usize),
+    /// The second site does something.
+    SiteTurns,
 }
 
 /// Faults that come by themselves.
@@ -214,6 +218,8 @@ pub struct Universe {
     returns_ns: Vec<u64>,
     waits: Vec<Wait>,
     watch: waits::Watch,
+    /// A far cluster that follows, if there is one.
+    pub(crate) site: Option<Box<SecondSite>>,
 }
 
 /// A line of the trace, made only if somebody reads it.
@@ -346,6 +352,7 @@ impl Universe {
             returns_ns: Vec::new(),
             waits: Vec::new(),
             watch: Default::default(),
+            site: plan.site.then(|| Box::new(SecondSite::new(plan, group_count))),
         }
     }
 
@@ -354,6 +361,9 @@ impl Universe {
         say!(self, "{:?} {} groups, {:?}", self.plan, self.group_count, self.faults);
         for machine in 0..self.plan.nodes {
             self.at(self.now, What::Boot { machine });
+        }
+        if self.site.is_some() {
+            self.at(self.now, What::SiteTurns);
         }
         self.open_accounts();
         if self.failure.is_none() && (self.plan.calm || self.plan.is_orderly() || self.plan.levels) {
@@ -374,6 +384,9 @@ impl Universe {
         }
         if self.failure.is_none() {
             self.peace_begins();
+        }
+        if self.failure.is_none() {
+            self.site_settles();
         }
         if self.failure.is_none() {
             self.replay_logs();
@@ -523,6 +536,7 @@ impl Universe {
             What::OperatorLooks { machine } => self.operator_looks(machine),
             What::OperatorUpgrades => self.operator_upgrades(),
             What::Over(trouble, machine) => self.over(trouble, machine),
+            What::SiteTurns => self.site_turns(),
         }
     }
 
@@ -940,6 +954,9 @@ impl Universe {
         self.note_stop(machine, power);
         if !power {
             self.close_links(machine);
+        }
+        if let Some(site) = &mut self.site {
+            site.end(machine, power);
         }
         let phases = self.phases_of(machine);
         let Some(process) = self.machines[machine].process.take() else { return };

@@ -1,6 +1,8 @@
 //! A client that makes a backup, as `holdfast backup create` does, and looks at what it holds: the money of all
 //! accounts at one moment.
 
+use std::fmt;
+
 use keyspace::{Keyspace, Layout, Moment, Str, Tuning, ValueRef};
 use node::event::{GroupId, GroupSeed, NodeId};
 use stdx::UnixMillis;
@@ -19,6 +21,31 @@ pub(super) struct Copying {
     chunks: Vec<Vec<u8>>,
     sum: i64,
     account_count: u64,
+    /// Where groups were cut, and at which moment.
+    places: Vec<u64>,
+    moment: UnixMillis,
+    tables: Tables,
+}
+
+/// What groups hold.
+#[derive(Default)]
+pub(crate) struct Tables(pub(crate) Vec<Keyspace>);
+
+impl fmt::Debug for Tables {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} groups", self.0.len())
+    }
+}
+
+/// A backup that a second site may begin with.
+#[derive(Debug)]
+pub(crate) struct SiteCopy {
+    /// The machine that made it, and when it was asked to.
+    pub(crate) machine: usize,
+    pub(crate) called: u64,
+    pub(crate) tables: Tables,
+    pub(crate) places: Vec<u64>,
+    pub(crate) moment: UnixMillis,
 }
 
 /// Databases of every universe.
@@ -52,9 +79,16 @@ impl Client {
                 history.refused_count += 1;
             }
             Reply::Array(Some(facts)) => {
-                let [Reply::Integer(groups), ..] = facts[..] else {
+                let [Reply::Integer(groups), _, Reply::Integer(moment), places @ ..] = &facts[..] else {
                     return Err(format!("BACKUP BEGIN answered {facts:?}"));
                 };
+                let (groups, moment) = (*groups, *moment);
+                let place = |reply: &Reply| match reply {
+                    Reply::Integer(place) => Some(place.cast_unsigned()),
+                    _ => None,
+                };
+                copying.places = places.iter().filter_map(place).collect();
+                copying.moment = UnixMillis(moment);
                 copying.group_count = u32::try_from(groups).map_err(|_| "a strange number of groups".to_owned())?;
             }
             // So many percent have been written.
@@ -68,7 +102,12 @@ impl Client {
                     }
                     history.audits.push((copying.called, copying.sum));
                     history.backup_count += 1;
-                    self.copying = None;
+                    let Copying { called, tables, places, moment, .. } =
+                        self.copying.take().expect("it has just ended");
+                    if history.site_wants_copy {
+                        let machine = self.node;
+                        history.site_copy = Some(SiteCopy { machine, called, tables, places, moment });
+                    }
                 }
             }
             other => return Err(format!("to BACKUP the server said {other:?}")),
@@ -101,6 +140,7 @@ impl Copying {
             self.sum += balance;
             self.account_count += 1;
         }
+        self.tables.0.push(seed.keyspace);
         self.group += 1;
         Ok(())
     }

@@ -213,7 +213,7 @@ impl Awaited {
 }
 
 /// The elements of a list as a reply tells them.
-pub(super) fn elements(reply: &Reply) -> Result<Vec<u32>, String> {
+pub(crate) fn elements(reply: &Reply) -> Result<Vec<u32>, String> {
     let Reply::Array(Some(items)) = reply else { return Err(format!("no list: {reply:?}")) };
     let element = |item: &Reply| match item {
         Reply::Bulk(Some(bytes)) => std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()),

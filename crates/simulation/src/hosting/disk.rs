@@ -327,6 +327,9 @@ impl Universe {
             }
             CheckpointStep::Finish | CheckpointStep::Install(_) => {
                 let Some((known, mark, file)) = process.checkpoints.remove(&group.0) else { return };
+                if let Some(site) = &mut self.site {
+                    site.keep(machine);
+                }
                 assert_eq!(known, id, "one checkpoint of a group at a time");
                 let hard_state = match step {
                     CheckpointStep::Install(hard_state) => {

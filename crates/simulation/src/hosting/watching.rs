@@ -241,7 +241,7 @@ impl Universe {
     }
 
     /// The replicas of a group, if they are where they belong, one leads, and all have applied as much.
-    pub(super) fn replicas_of_one_length(&self, group: u32) -> Option<Vec<&Group>> {
+    pub(crate) fn replicas_of_one_length(&self, group: u32) -> Option<Vec<&Group>> {
         let members = self.members();
         let voters = self.voters_max(members.len());
         let mut replicas = Vec::new();

@@ -1,0 +1,121 @@
+//! The backlog of a machine: files in memory, the end of which a power cut takes.
+
+use std::collections::VecDeque;
+
+use node::Tape;
+use site::{Book, Part, Place, reaches_back};
+use stdx::Prng;
+
+/// A file.
+pub(super) struct File {
+    pub(super) sequence: u64,
+    /// Its header, which is synced when the file is made.
+    pub(super) places: Vec<Place>,
+    pub(super) parts: Vec<Part>,
+    tapes: Vec<Tape>,
+}
+
+/// All files.
+pub(super) struct Backlog {
+    /// What groups have told and is in no file yet: it dies with the process.
+    pub(super) told: VecDeque<Tape>,
+    book: Book,
+    files: VecDeque<File>,
+    /// So many tapes of the newest file are on disk.
+    synced: usize,
+    /// Tapes of a file, and files, at most.
+    size: (usize, usize),
+}
+
+impl Backlog {
+    pub(super) fn new(group_count: u32, size: (usize, usize)) -> Self {
+        let book = Book::new(group_count);
+        let mut backlog = Self { told: VecDeque::new(), book, files: VecDeque::new(), synced: 0, size };
+        backlog.next_file();
+        backlog
+    }
+
+    /// A process begins: it reads the newest file, and writes a new one.
+    pub(super) fn open(&mut self) {
+        let newest = self.files.back().expect("there is one to write to");
+        self.book = Book::behind(&newest.places, &newest.parts);
+        newest.tapes.iter().for_each(|tape| self.book.read(tape));
+        self.next_file();
+    }
+
+    pub(super) fn places(&self) -> &[Place] {
+        self.book.places()
+    }
+
+    /// Writes what was told.
+    pub(super) fn write(&mut self) {
+        for mut tape in std::mem::take(&mut self.told) {
+            if !self.book.admit(&tape) {
+                let old_count = self.files.len();
+                self.add_file();
+                self.files.drain(..old_count);
+            }
+            self.book.pass(&mut tape);
+            let file = self.files.back_mut().expect("there is one to write to");
+            file.tapes.push(Tape { has_gap: false, born: None, ..tape });
+            if file.tapes.len() >= self.size.0 {
+                self.next_file();
+            }
+        }
+    }
+
+    pub(super) fn sync(&mut self) {
+        self.synced = self.files.back().expect("there is one to write to").tapes.len();
+    }
+
+    /// What was not synced is there or not, up to some place.
+    pub(super) fn cut_power(&mut self, prng: &mut Prng) {
+        let newest = self.files.back_mut().expect("there is one to write to");
+        let unsynced = newest.tapes.len() - self.synced;
+        let kept = self.synced + prng.below(unsynced as u64 + 1) as usize;
+        newest.tapes.truncate(kept);
+        self.synced = kept;
+    }
+
+    fn next_file(&mut self) {
+        self.add_file();
+        while self.files.len() > self.size.1 {
+            self.files.pop_front();
+        }
+    }
+
+    fn add_file(&mut self) {
+        let sequence = self.files.back().map_or(0, |file| file.sequence + 1);
+        let (places, parts) = self.book.begin_file();
+        let (places, parts) = (places.to_vec(), parts.into_iter().cloned().collect());
+        self.files.push_back(File { sequence, places, parts, tapes: Vec::new() });
+        self.synced = 0;
+    }
+
+    /// The newest file that holds all that comes behind these places.
+    pub(super) fn newest_behind(&self, places: &[u64]) -> Option<&File> {
+        self.files.iter().rev().find(|file| reaches_back(&file.places, places))
+    }
+
+    /// What comes next; none if there is no more yet.
+    pub(super) fn next(&self, at: &mut (u64, usize), read: &mut Vec<u64>) -> Result<Option<Tape>, &'static str> {
+        loop {
+            let own = self.files.iter().position(|file| file.sequence == at.0);
+            let own = own.ok_or("the backlog does not reach back so far any more")?;
+            if let Some(tape) = self.files[own].tapes.get(at.1) {
+                at.1 += 1;
+                let group = tape.group as usize;
+                if group >= read.len() {
+                    read.resize(group + 1, 0);
+                }
+                read[group] = read[group].max(tape.index);
+                return Ok(Some(tape.clone()));
+            }
+            let Some(next) = self.files.get(own + 1) else { return Ok(None) };
+            if !reaches_back(&next.places, read) {
+                return Err("something is missing in the backlog");
+            }
+            *at = (next.sequence, 0);
+        }
+    }
+}
