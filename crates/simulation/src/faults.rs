@@ -116,6 +116,11 @@ impl Faults {
             faults.partition_every = SECOND;
             (faults.kill_every, faults.power_cut_every, faults.pause_every) = (0, 0, 0);
         }
+        if plan.canary == Some(Canary::OpenMoment) {
+            // A near node hears the leader of one group, and not that of another.
+            faults.partition_every = SECOND / 2;
+            (faults.kill_every, faults.power_cut_every, faults.pause_every) = (0, 0, 0);
+        }
         if plan.canary == Some(Canary::ForgottenDoubt) {
             // One loses the end of its log while another cannot be heard and a third knows less.
             faults.power_cut_every = SECOND;

@@ -512,7 +512,7 @@ impl Universe {
             }
             Action::Tape(tape) => {
                 if let Some(site) = &mut self.site {
-                    site.hear(machine, *tape);
+                    site.hear(machine, core, *tape);
                 }
             }
             Action::Peers(contacts) => self.learn_places(machine, contacts),

@@ -791,7 +791,8 @@ impl Universe {
                 self.probes.reach("a partition began");
                 // Sometimes two do not hear each other, and a third hears both.
                 let count = self.machines.len() as u64;
-                let is_pair = self.plan.canary == Some(Canary::LongLease) || self.prng.chance(1, 3);
+                let wants_pairs = matches!(self.plan.canary, Some(Canary::LongLease | Canary::OpenMoment));
+                let is_pair = wants_pairs || self.prng.chance(1, 3);
                 let only = is_pair.then(|| (machine + 1 + self.prng.below(count - 1) as usize) % count as usize);
                 match only {
                     Some(only) => self.meet_pair(Fault::PairCut, machine, only),

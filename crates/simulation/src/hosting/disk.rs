@@ -328,7 +328,7 @@ impl Universe {
             CheckpointStep::Finish | CheckpointStep::Install(_) => {
                 let Some((known, mark, file)) = process.checkpoints.remove(&group.0) else { return };
                 if let Some(site) = &mut self.site {
-                    site.keep(machine);
+                    site.keep(machine, Some(core));
                 }
                 assert_eq!(known, id, "one checkpoint of a group at a time");
                 let hard_state = match step {

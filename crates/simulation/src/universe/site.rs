@@ -31,10 +31,13 @@ const INTERVAL: u64 = 20 * MILLISECOND;
 const DELAY: u64 = 40 * MILLISECOND;
 
 /// How long the far side takes to lack nothing when nothing goes wrong any more.
-const LEVEL_MAX: u64 = 60 * SECOND;
+const LEVEL_MAX: u64 = 30 * SECOND;
+
+/// How long it takes to get a copy then: the parts of a backup that nobody reads any more are kept for five minutes.
+const COPY_MAX: u64 = 400 * SECOND;
 
 /// A closed moment that is not closed is too late by so much.
-const OPEN_MS: i64 = 400;
+const OPEN_MS: i64 = 60_000;
 
 /// Databases of the far side.
 const DATABASES: u16 = 2;
@@ -101,17 +104,17 @@ impl SecondSite {
         }
     }
 
-    /// A group of a machine has done something.
-    pub(crate) fn hear(&mut self, machine: usize, tape: Tape) {
+    /// A group of a core of a machine has done something.
+    pub(crate) fn hear(&mut self, machine: usize, core: u16, tape: Tape) {
         if let Some(backlog) = self.backlogs.get_mut(&machine) {
-            backlog.told.push_back(tape);
+            backlog.told.entry(core).or_default().push_back(tape);
         }
     }
 
-    /// What was told is on disk before a checkpoint takes the place of the log.
-    pub(crate) fn keep(&mut self, machine: usize) {
+    /// What a core has told, or all of them, is on disk: so it is before a checkpoint takes the place of the log.
+    pub(crate) fn keep(&mut self, machine: usize, core: Option<u16>) {
         if let Some(backlog) = self.backlogs.get_mut(&machine) {
-            backlog.write();
+            backlog.write(|other| core.is_none_or(|core| core == other));
             backlog.sync();
         }
     }
@@ -233,8 +236,9 @@ impl Universe {
         for (machine, backlog) in &mut site.backlogs {
             let is_running =
                 self.machines[*machine].process.is_some() && self.machines[*machine].paused_until <= self.now;
-            if is_running && site.prng.chance(3, 4) {
-                backlog.write();
+            if is_running {
+                // Threads of cores wait for a processor now and then, each for itself.
+                backlog.write(|_| site.prng.chance(1, 2));
             }
             if is_running && site.prng.chance(1, 8) {
                 backlog.sync();
@@ -285,7 +289,7 @@ impl Universe {
             return Ok(());
         }
         // By then entries of all groups are told that had a later moment than the clock of the node that cut them.
-        site.keep(machine);
+        site.keep(machine, None);
         let Some(backlog) = site.backlogs.get(&machine) else { return Ok(()) };
         let latest = backlog.places().iter().map(|place: &Place| place.moment).max().unwrap_or_default();
         let position = Position { places, moment: moment.max(latest) };
@@ -316,9 +320,7 @@ impl Universe {
                     site.far.take(&batch).map_err(End::Broken)?;
                     site.gone.clear();
                     self.probes.reach("a far site carried out a batch");
-                    if site.prng.chance(1, 4) {
-                        self.look_at_site(&site.far).map_err(End::Broken)?;
-                    }
+                    self.look_at_site(&site.far).map_err(End::Broken)?;
                 }
                 Frame::State(state) => {
                     let heard = site.far.position.hear(&state);
@@ -354,20 +356,19 @@ impl Universe {
             let site = this.site.as_ref();
             site.is_some_and(|site| site.far.is_level && site::reaches(&site.far.position.places, &places))
         };
-        let deadline = self.now + LEVEL_MAX;
+        let wants_copy = |this: &Self| this.site.as_ref().is_some_and(|site| site.wants_copy.is_some());
+        let (mut deadline, last) = (self.now + LEVEL_MAX, self.now + COPY_MAX);
         let mut has_come = false;
         while !has_come && self.now < deadline && self.failure.is_none() {
+            if wants_copy(self) {
+                deadline = (self.now + LEVEL_MAX).min(last);
+            }
             // It may want a copy, and nobody else makes backups any more.
             self.at(self.now, What::ClientAsks { client: 0 });
             has_come = self.live_until(self.now + SECOND, is_level);
         }
         if self.failure.is_some() {
             return;
-        }
-        let wants_copy = self.site.as_ref().is_some_and(|site| site.wants_copy.is_some());
-        if !has_come && wants_copy {
-            // The parts of a backup that nobody reads any more are kept for longer than this.
-            return self.probes.reach("a far site could not get a copy in the end");
         }
         if !has_come {
             let site = self.site.take().expect("just seen");

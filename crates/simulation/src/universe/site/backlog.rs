@@ -1,6 +1,6 @@
 //! The backlog of a machine: files in memory, the end of which a power cut takes.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use node::Tape;
 use site::{Book, Part, Place, reaches_back};
@@ -17,8 +17,8 @@ pub(super) struct File {
 
 /// All files.
 pub(super) struct Backlog {
-    /// What groups have told and is in no file yet: it dies with the process.
-    pub(super) told: VecDeque<Tape>,
+    /// What groups have told and is in no file yet, by core: it dies with the process.
+    pub(super) told: BTreeMap<u16, VecDeque<Tape>>,
     book: Book,
     files: VecDeque<File>,
     /// So many tapes of the newest file are on disk.
@@ -30,7 +30,7 @@ pub(super) struct Backlog {
 impl Backlog {
     pub(super) fn new(group_count: u32, size: (usize, usize)) -> Self {
         let book = Book::new(group_count);
-        let mut backlog = Self { told: VecDeque::new(), book, files: VecDeque::new(), synced: 0, size };
+        let mut backlog = Self { told: BTreeMap::new(), book, files: VecDeque::new(), synced: 0, size };
         backlog.next_file();
         backlog
     }
@@ -47,9 +47,11 @@ impl Backlog {
         self.book.places()
     }
 
-    /// Writes what was told.
-    pub(super) fn write(&mut self) {
-        for mut tape in std::mem::take(&mut self.told) {
+    /// Writes what these cores have told.
+    pub(super) fn write(&mut self, mut is_heard: impl FnMut(u16) -> bool) {
+        let heard: Vec<u16> = self.told.keys().copied().filter(|core| is_heard(*core)).collect();
+        let tapes = heard.into_iter().filter_map(|core| self.told.remove(&core)).flatten();
+        for mut tape in tapes.collect::<Vec<_>>() {
             if !self.book.admit(&tape) {
                 let old_count = self.files.len();
                 self.add_file();
