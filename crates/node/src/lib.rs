@@ -53,6 +53,7 @@ mod quorum;
 mod redirect;
 mod relay;
 mod request_ids;
+mod reserved;
 pub mod router;
 pub mod scripts;
 pub mod session;

@@ -355,6 +355,7 @@ pub(crate) fn check_call(
         return Ok(());
     }
     check_form(circumstances.level, command.name, args)?;
+    crate::reserved::check(command, args)?;
     if let Some(text) = &circumstances.write_refusal {
         return Err(Refusal::new(text.clone()));
     }

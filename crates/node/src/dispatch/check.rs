@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::entry::Reader;
 use crate::event::{Room, SessionId};
 use crate::group::LOADING;
-use crate::{redirect, router};
+use crate::{redirect, reserved, router};
 
 impl Core {
     pub(super) fn is_known_to(&self, id: SessionId) -> bool {
@@ -66,6 +66,10 @@ impl Core {
             let is_write = matches!(command.body, Body::Mutate(_));
             if is_write {
                 self.check_write(command)?;
+                let session = self.sessions.get(id).expect("its request is being looked at");
+                if self.context.settings.keeps_site_backlog && !session.options.writes_for_site {
+                    reserved::check(command, args)?;
+                }
             }
             // A read may have to be answered by another node.
             if is_write || self.context.is_clustered {

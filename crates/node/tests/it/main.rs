@@ -47,6 +47,36 @@ pub(crate) fn everywhere(story: impl Fn(&mut Host)) {
     }
 }
 
+/// They would arrive at a far site as changes of its own records.
+#[test]
+fn records_of_sites_are_changed_by_nobody_where_changes_are_kept() {
+    for cores in [1, 3] {
+        let mut settings = settings("no");
+        settings.set("site-backlog-size", "1mb").expect("a parameter");
+        let mut host = Host::new(cores, settings);
+        let client = host.connect(0);
+        let refused = "-ERR The key {holdfast}:site belongs to sites that follow: only Holdfast itself changes it";
+        for line in [
+            "SET {holdfast}:site x",
+            "DEL a {holdfast}:site",
+            "MSET a 1 {holdfast}:site 2",
+            "RENAME a {holdfast}:site",
+            "EVAL \"return redis.call('set', KEYS[1], 'x')\" 1 {holdfast}:site",
+        ] {
+            let told = host.run(client, line);
+            assert!(told.starts_with(refused), "{line}: {told}");
+        }
+        assert_eq!(host.run(client, "EXISTS {holdfast}:site a"), ":0");
+        assert_eq!(host.run(client, "SET a {holdfast}:site"), "+OK");
+        assert_eq!(host.run(client, "SITE WRITER"), "+OK");
+        assert_eq!(host.run(client, "HSET {holdfast}:site phase promoted"), ":1");
+    }
+    everywhere(|host| {
+        let client = host.connect(0);
+        assert_eq!(host.run(client, "SET {holdfast}:site x"), "+OK");
+    });
+}
+
 #[test]
 fn a_watched_hash_changes_when_a_field_expires() {
     everywhere(|host| {
