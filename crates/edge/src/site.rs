@@ -307,6 +307,7 @@ fn publish(site: &Site, backlog: &Backlog, is_new: bool) {
             kept.segments = backlog.segments().iter().cloned().collect();
         } else if let (Some(last), Some(now)) = (kept.segments.last_mut(), backlog.segments().back()) {
             (last.bytes, last.steps) = (now.bytes, now.steps);
+            last.marks.extend_from_slice(&now.marks[last.marks.len()..]);
         }
     }
     site.changed.notify_all();

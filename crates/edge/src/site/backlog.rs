@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use node::roster::GROUPS_MAX;
 use node::{DatabaseKey, GatewayId, Phase, Requests, Step, Tape, TransactionId};
-use site::{Book, Part, Place, beginning};
+use site::{Book, Part, Place, beginning, reaches_back};
 use stdx::UnixMillis;
 
 use crate::fields::{Fields, put_bytes, put_u32, put_u64};
@@ -45,6 +45,9 @@ const SEGMENTS: u64 = 16;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 
+/// A reader that is cut off reads no more than this twice.
+const MARK_INTERVAL_BYTES: u64 = if cfg!(test) { 1 << 10 } else { 1 << 20 };
+
 /// What is known of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
@@ -54,6 +57,24 @@ pub struct Segment {
     pub bytes: u64,
     /// Steps in it.
     pub steps: u64,
+    /// Places in it where a reader can begin as well, as far as this process has written it.
+    pub marks: Vec<Arc<Mark>>,
+}
+
+/// A place within a file: what a header would say there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mark {
+    offset: u64,
+    steps: u64,
+    places: Vec<Place>,
+    parts: Vec<Part>,
+}
+
+impl Segment {
+    /// The last mark in front of what comes behind these places.
+    pub fn mark_before(&self, places: &[u64]) -> Option<&Arc<Mark>> {
+        self.marks.iter().rev().find(|mark| reaches_back(&mark.places, places))
+    }
 }
 
 /// Writes it.
@@ -99,7 +120,7 @@ impl Backlog {
                         File::options().write(true).open(&path)?.set_len(bytes)?;
                     }
                     book = found;
-                    segments.push_back(Segment { sequence: *sequence, places, bytes, steps });
+                    segments.push_back(Segment { sequence: *sequence, places, bytes, steps, marks: Vec::new() });
                 }
                 Ok(_) => news = Some(format!("{} is damaged", path.display())),
                 Err(why) => news = Some(format!("{}: {why}", path.display())),
@@ -119,7 +140,7 @@ impl Backlog {
         }
         let file = begin(&directory, next, cluster, &mut book)?;
         let (places, bytes) = (book.places().to_vec(), file.metadata()?.len());
-        segments.push_back(Segment { sequence: next, places, bytes, steps: 0 });
+        segments.push_back(Segment { sequence: next, places, bytes, steps: 0, marks: Vec::new() });
         let (is_dirty, written_bytes) = (true, 0);
         Ok((Self { directory, cluster, size_max, segments, file, is_dirty, book, written_bytes }, news))
     }
@@ -164,6 +185,12 @@ impl Backlog {
         let segment = self.segments.back_mut().expect("there is one to write to");
         segment.bytes += bytes.len() as u64;
         segment.steps += tape.steps.len() as u64;
+        if segment.bytes - segment.marks.last().map_or(0, |mark| mark.offset) >= MARK_INTERVAL_BYTES {
+            let (offset, steps) = (segment.bytes, segment.steps);
+            let (places, parts) = self.book.begin_file();
+            let (places, parts) = (places.to_vec(), parts.into_iter().cloned().collect());
+            segment.marks.push(Arc::new(Mark { offset, steps, places, parts }));
+        }
         if segment.bytes >= (self.size_max / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX) {
             self.next_segment()?;
         }
@@ -202,7 +229,8 @@ impl Backlog {
         let sequence = self.segments.back().map_or(0, |segment| segment.sequence + 1);
         self.file = begin(&self.directory, sequence, self.cluster, &mut self.book)?;
         let bytes = self.file.metadata()?.len();
-        self.segments.push_back(Segment { sequence, places: self.book.places().to_vec(), bytes, steps: 0 });
+        let places = self.book.places().to_vec();
+        self.segments.push_back(Segment { sequence, places, bytes, steps: 0, marks: Vec::new() });
         Ok(())
     }
 }
@@ -335,6 +363,13 @@ impl SegmentReader {
     /// under way there.
     pub fn beginning(&mut self) -> Vec<Tape> {
         beginning(&self.places, std::mem::take(&mut self.parts))
+    }
+
+    /// Begins at a place within the file.
+    pub fn begin_at(&mut self, mark: &Mark) {
+        let Mark { offset, steps, places, parts } = mark;
+        (self.offset, self.steps) = (*offset, *steps);
+        (self.places, self.parts) = (places.clone(), parts.clone());
     }
 
     /// Where it reads next.
@@ -501,7 +536,6 @@ fn step(fields: &mut Fields<'_>) -> Option<Step> {
 
 #[cfg(test)]
 mod tests {
-    use site::reaches_back;
     use stdx::Prng;
 
     use super::*;
@@ -598,6 +632,34 @@ mod tests {
             }
             let (backlog, _) = scratch.open(1 << 30);
             assert!(read(&backlog) == log, "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn a_reader_begins_in_the_middle_of_a_file() {
+        let scratch = Scratch::new("marks");
+        let (mut backlog, _) = scratch.open(1 << 30);
+        let log = log(400);
+        for index in 1..=400 {
+            let steps = log.iter().filter(|step| step.index == index).cloned().collect();
+            let (from, moment) = (index - 1, UnixMillis(index as i64));
+            let tape = Tape { group: 0, from, index, moment, has_gap: index == 1, born: None, steps };
+            assert!(backlog.append(tape).expect("room"));
+        }
+        let segment = backlog.segments().back().expect("a file");
+        assert!(segment.marks.len() > 5, "{}", segment.marks.len());
+        for place in [0, 1, 57, 200, 399, 400] {
+            let mut reader = SegmentReader::open(backlog.directory(), segment.sequence, WHOSE.0).expect("a file");
+            let mark = segment.mark_before(&[place]);
+            mark.iter().for_each(|mark| reader.begin_at(mark));
+            let mut steps = Vec::new();
+            while let Some(tape) = reader.next(segment.bytes).expect("sound") {
+                steps.extend(tape.steps);
+            }
+            let is_behind = |step: &&Step| step.index > place;
+            let awaited: Vec<&Step> = log.iter().filter(is_behind).collect();
+            assert_eq!(steps.iter().filter(is_behind).collect::<Vec<_>>(), awaited, "behind {place}");
+            assert!(steps.len() < awaited.len() + 50, "behind {place} it reads {} steps", steps.len());
         }
     }
 

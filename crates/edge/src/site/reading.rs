@@ -40,6 +40,23 @@ impl From<io::Error> for Lacking {
 }
 
 impl Reading {
+    /// Begins as late as it can so that all behind these places comes; none if something of that is missing.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn open_behind(site: &Site, places: &[u64]) -> io::Result<Option<Self>> {
+        let Some(mut reading) = Self::open(site, |segment| reaches_back(&segment.places, places))? else {
+            return Ok(None);
+        };
+        let kept = lock(&site.kept);
+        let segment = kept.segments.iter().find(|segment| segment.sequence == reading.sequence);
+        if let Some(mark) = segment.and_then(|segment| segment.mark_before(places)) {
+            reading.reader.begin_at(mark);
+            reading.read = reading.reader.places.iter().map(|place| place.index).collect();
+        }
+        Ok(Some(reading))
+    }
+
     /// Begins with the newest file that holds all that is wanted; none if there is no such file.
     ///
     /// # Errors

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use mio::{Events, Poll, Token};
 use node::event::{Follower, SiteFollower, Wish};
 use site::Teller;
-use site::reaches_back;
 use site::wire::{Frame, State, WINDOW_LOG};
 use stdx::UnixMillis;
 
@@ -242,9 +241,9 @@ impl Link<'_> {
         Ok(SiteCopy { id, file, bytes, places, moment })
     }
 
-    /// The newest file that holds all that comes behind these places.
+    /// The newest place in the backlog from which all comes that is behind these places.
     fn open(&self, places: &[u64]) -> Result<Reading, End> {
-        let reading = Reading::open(&self.host.site, |segment| reaches_back(&segment.places, places))?;
+        let reading = Reading::open_behind(&self.host.site, places)?;
         reading.ok_or_else(|| End::Gone("what it lacks is not in the backlog (site-backlog-size) any more".to_owned()))
     }
 

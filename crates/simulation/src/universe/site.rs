@@ -148,11 +148,11 @@ impl SecondSite {
     fn call(&mut self, machine: usize, life: u64) -> Result<(), End> {
         let Position { places, moment } = self.far.position.clone();
         let backlog = self.backlogs.get(&machine).ok_or(End::Cut)?;
-        let file = backlog.newest_behind(&places).ok_or(End::Gone("the backlog does not reach back so far"))?;
+        let found = backlog.newest_behind(&places);
+        let (at, begin, parts) = found.ok_or(End::Gone("the backlog does not reach back so far"))?;
         let ahead_min = 1 + self.prng.below(40) as usize;
-        let teller = Teller::new(places, moment, beginning(&file.places, file.parts.clone()), ahead_min);
-        let read = file.places.iter().map(|place| place.index).collect();
-        let at = (file.sequence, 0);
+        let teller = Teller::new(places, moment, beginning(begin, parts.to_vec()), ahead_min);
+        let read = begin.iter().map(|place| place.index).collect();
         self.line = Some(Line { machine, life, at, read, teller, carried: VecDeque::new(), arrival: 0 });
         Ok(())
     }

@@ -7,13 +7,18 @@ use site::{Book, Part, Place, reaches_back};
 use stdx::Prng;
 
 /// A file.
-pub(super) struct File {
-    pub(super) sequence: u64,
+struct File {
+    sequence: u64,
     /// Its header, which is synced when the file is made.
-    pub(super) places: Vec<Place>,
-    pub(super) parts: Vec<Part>,
+    places: Vec<Place>,
+    parts: Vec<Part>,
     tapes: Vec<Tape>,
+    /// Behind so many tapes a reader can begin as well, with this header.
+    marks: Vec<(usize, Vec<Place>, Vec<Part>)>,
 }
+
+/// Tapes from one place where a reader can begin to the next.
+const MARK_INTERVAL: usize = 5;
 
 /// All files.
 pub(super) struct Backlog {
@@ -62,6 +67,9 @@ impl Backlog {
             file.tapes.push(Tape { has_gap: false, born: None, ..tape });
             if file.tapes.len() >= self.size.0 {
                 self.next_file();
+            } else if file.tapes.len().is_multiple_of(MARK_INTERVAL) {
+                let (places, parts) = self.book.begin_file();
+                file.marks.push((file.tapes.len(), places.to_vec(), parts.into_iter().cloned().collect()));
             }
         }
     }
@@ -76,6 +84,7 @@ impl Backlog {
         let unsynced = newest.tapes.len() - self.synced;
         let kept = self.synced + prng.below(unsynced as u64 + 1) as usize;
         newest.tapes.truncate(kept);
+        newest.marks.retain(|(count, ..)| *count <= kept);
         self.synced = kept;
     }
 
@@ -90,13 +99,18 @@ impl Backlog {
         let sequence = self.files.back().map_or(0, |file| file.sequence + 1);
         let (places, parts) = self.book.begin_file();
         let (places, parts) = (places.to_vec(), parts.into_iter().cloned().collect());
-        self.files.push_back(File { sequence, places, parts, tapes: Vec::new() });
+        self.files.push_back(File { sequence, places, parts, tapes: Vec::new(), marks: Vec::new() });
         self.synced = 0;
     }
 
-    /// The newest file that holds all that comes behind these places.
-    pub(super) fn newest_behind(&self, places: &[u64]) -> Option<&File> {
-        self.files.iter().rev().find(|file| reaches_back(&file.places, places))
+    /// The newest place in a file from which all comes that is behind these places: the file, how many tapes of it are
+    /// passed over, and what its header would say there.
+    pub(super) fn newest_behind(&self, places: &[u64]) -> Option<((u64, usize), &[Place], &[Part])> {
+        let file = self.files.iter().rev().find(|file| reaches_back(&file.places, places))?;
+        let begin = ((file.sequence, 0), &file.places[..], &file.parts[..]);
+        let mut marks = file.marks.iter().rev();
+        let mark = marks.find(|(_, begin, _)| reaches_back(begin, places));
+        Some(mark.map_or(begin, |(count, places, parts)| ((file.sequence, *count), &places[..], &parts[..])))
     }
 
     /// What comes next; none if there is no more yet.
