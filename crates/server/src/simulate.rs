@@ -50,8 +50,8 @@ pub struct SimulateArguments {
     /// asked; and it repeats old messages (with three nodes and more).
     #[arg(long)]
     liars: bool,
-    /// A far cluster follows over a thin line that is cut again and again (with three nodes, and `always`).
-    #[arg(long)]
+    /// A far cluster follows over a thin line that is cut again and again (with one node or three, and `always`).
+    #[arg(long, conflicts_with_all = ["changes", "levels", "liars", "calm", "returns", "ailments", "waits"])]
     site: bool,
     /// Nothing goes wrong, every world has the same net and disks, and the report says how long transfers between two
     /// keys took, in virtual time, once all nodes have joined and leaders are spread.
@@ -358,9 +358,9 @@ pub fn run(arguments: SimulateArguments) -> Result<()> {
         };
         return work::run(&arguments.work, &arguments.nodes.0, is_durable, seeds.start, arguments.json);
     }
-    let has_whole_nodes = matches!(arguments.nodes(), 1 | 3) && !arguments.changes;
+    let has_whole_nodes = matches!(arguments.nodes(), 1 | 3);
     if arguments.site && (!has_whole_nodes || !matches!(arguments.policy, Policy::Always)) {
-        bail!("--site needs 1 or 3 nodes that hold all groups, without --changes, and the policy always");
+        bail!("--site needs 1 or 3 nodes, which hold all groups, and the policy always");
     }
     if !matches!(arguments.nodes.0[..], [1 | 3..=7]) {
         bail!("a world has 1, or 3 to 7 nodes; several numbers, and other ones, are for --work");

@@ -403,7 +403,7 @@ impl Client {
         if let Some(places) = &mut self.last_reads {
             match places.front().copied() {
                 None => {
-                    if !self.go_on_copying(&mut out) && history.site_wants_copy {
+                    if history.site_wants_copy && !self.go_on_copying(&mut out) {
                         self.begin_copying(now, &mut out);
                     }
                 }

@@ -99,20 +99,21 @@ pub struct Book {
     places: Vec<Place>,
     /// What groups have told since the process began, as in [`Place`]: they begin with what is here already.
     told: Vec<(u64, u32)>,
-    /// Parts of transactions of which not all have ended.
-    open: BTreeMap<TransactionId, Vec<Part>>,
+    /// Parts of transactions of which not all have ended, with their place in the order in which they were told.
+    open: BTreeMap<TransactionId, Vec<(u64, Part)>>,
+    part_count: u64,
 }
 
 impl Book {
     /// That of a new backlog.
     pub fn new(group_count: u32) -> Self {
         let count = group_count as usize;
-        Self { places: vec![Place::default(); count], told: vec![(0, 0); count], open: BTreeMap::new() }
+        Self { places: vec![Place::default(); count], told: vec![(0, 0); count], ..Self::default() }
     }
 
     /// That of a file with this beginning.
     pub fn behind(places: &[Place], parts: &[Part]) -> Self {
-        let mut book = Self { places: places.to_vec(), told: vec![(0, 0); places.len()], open: BTreeMap::new() };
+        let mut book = Self { places: places.to_vec(), told: vec![(0, 0); places.len()], ..Self::default() };
         parts.iter().for_each(|(group, step)| book.note_part(*group, step));
         book
     }
@@ -122,10 +123,12 @@ impl Book {
         &self.places
     }
 
-    /// A file begins: with these places, and these parts of transactions that are under way.
+    /// A file begins: with these places, and these parts of transactions that are under way, in the order of the logs.
     pub fn begin_file(&mut self) -> (&[Place], Vec<&Part>) {
-        self.open.retain(|_, parts| !is_half_lost(parts, &self.places));
-        (&self.places, self.open.values().flatten().collect())
+        self.open.retain(|_, parts| !has_ended(parts, &self.places));
+        let mut parts: Vec<&(u64, Part)> = self.open.values().flatten().collect();
+        parts.sort_by_key(|(number, _)| *number);
+        (&self.places, parts.into_iter().map(|(_, part)| part).collect())
     }
 
     /// Moves on behind a tape that is in a file.
@@ -156,7 +159,12 @@ impl Book {
             // What came before is not here, and none of it is later than the first thing that is.
             let moment = tape.steps.first().map_or(tape.moment, |step| step.moment);
             *place = Place { index: tape.from, count: 0, moment: place.moment.max(moment) };
-            self.open.clear();
+            // What has ended in between is not known; what has not is told.
+            for parts in self.open.values_mut() {
+                parts.retain(|(_, (other, _))| *other != tape.group);
+            }
+            self.open.retain(|_, parts| !parts.is_empty());
+            tape.standing.iter().for_each(|step| self.note_part(tape.group, step));
         }
         if tape.has_gap || !is_whole {
             self.told[group] = (tape.from, 0);
@@ -176,25 +184,34 @@ impl Book {
         let Some((transaction, groups)) = &step.transaction else { return };
         let parts = self.open.entry(*transaction).or_default();
         match step.phase {
-            Phase::Dropped => parts.retain(|(other, _)| *other != group),
+            Phase::Dropped => parts.retain(|(_, (other, _))| *other != group),
             // What it has done was told where it was done.
-            _ => parts.push((group, Step { requests: Requests::default(), wide: Requests::default(), ..step.clone() })),
+            _ => {
+                self.part_count += 1;
+                let step = Step { requests: Requests::default(), wide: Requests::default(), ..step.clone() };
+                parts.push((self.part_count, (group, step)));
+            }
         }
-        let done_count = parts.iter().filter(|(_, step)| step.phase == Phase::Done).count();
+        let done_count = parts.iter().filter(|(_, (_, step))| step.phase == Phase::Done).count();
         if parts.is_empty() || done_count == groups.len() {
             self.open.remove(transaction);
         }
     }
 }
 
-/// True if a part has ended, and another one was neither told nor will be: it is before the place where its group
-/// begins here. All were prepared before one could end.
-fn is_half_lost(parts: &[Part], places: &[Place]) -> bool {
-    let Some((_, ended)) = parts.iter().find(|(_, step)| step.phase == Phase::Done) else { return false };
-    let Some((_, groups)) = &ended.transaction else { return false };
-    let is_known = |group: &u32| parts.iter().any(|(other, _)| other == group);
-    let is_past = |group: &u32| places.get(*group as usize).is_some_and(|place| place.moment > ended.moment);
-    groups.iter().any(|group| !is_known(group) && is_past(group))
+/// True if no part is under way any more, as far as that can be known: each has ended, or is behind a hole, as
+/// something that is not prepared where its group begins here and was not prepared since. All parts were prepared before
+/// one could be done.
+fn has_ended(parts: &[(u64, Part)], places: &[Place]) -> bool {
+    let mut told = parts.iter().map(|(_, part)| part);
+    let Some((_, done)) = told.find(|(_, step)| step.phase == Phase::Done) else { return false };
+    let Some((_, groups)) = &done.transaction else { return false };
+    groups.iter().all(|group| {
+        let mut own = parts.iter().filter(|(_, (other, _))| other == group).map(|(_, (_, step))| step.phase).peekable();
+        let is_known = own.peek().is_some();
+        let is_past = places.get(*group as usize).is_some_and(|place| place.moment > done.moment);
+        own.any(|phase| phase == Phase::Done) || !is_known && is_past
+    })
 }
 
 #[cfg(test)]
@@ -205,8 +222,12 @@ mod tests {
     use super::*;
 
     fn part(index: u64, phase: Phase) -> Step {
+        part_of(vec![0, 1], index, phase)
+    }
+
+    fn part_of(groups: Vec<u32>, index: u64, phase: Phase) -> Step {
         let gateway = GatewayId { node: 1, boot: 1, core: CoreId(0) };
-        let transaction = Some((TransactionId { gateway, number: 1 }, vec![0, 1]));
+        let transaction = Some((TransactionId { gateway, number: 1 }, groups));
         Step { index, moment: UnixMillis(index as i64), phase, transaction, ..Step::default() }
     }
 
@@ -240,6 +261,33 @@ mod tests {
         assert!(tell(&mut book, tape(0, 0, 5, vec![part(5, Phase::Prepared)])));
         assert_eq!(book.begin_file().1.len(), 1, "the other one may be told later");
         assert!(tell(&mut book, tape(0, 5, 9, vec![part(9, Phase::Done)])));
+        assert_eq!(book.begin_file().1.len(), 0);
+    }
+
+    #[test]
+    fn a_hole_of_one_group_takes_nothing_of_others() {
+        let groups = vec![0, 1, 2];
+        let mut book = Book::new(3);
+        for (group, index) in [(0, 5), (2, 7)] {
+            let steps = vec![part_of(groups.clone(), index, Phase::Prepared)];
+            assert!(tell(&mut book, tape(group, 0, index, steps)));
+        }
+        assert!(!tell(&mut book, tape(1, 20, 20, Vec::new())));
+        assert!(tell(&mut book, tape(0, 5, 9, vec![part_of(groups, 9, Phase::Done)])));
+        let (_, parts) = book.begin_file();
+        let told: Vec<(u32, u64)> = parts.iter().map(|(group, step)| (*group, step.index)).collect();
+        assert_eq!(told, [(0, 5), (2, 7), (0, 9)], "a part is prepared and not done");
+    }
+
+    #[test]
+    fn what_is_prepared_behind_a_hole_is_known() {
+        let mut book = Book::new(2);
+        assert!(tell(&mut book, tape(0, 0, 5, vec![part(5, Phase::Prepared)])));
+        let standing = vec![part(20, Phase::Prepared)];
+        assert!(!tell(&mut book, Tape { standing, has_gap: true, ..tape(1, 20, 20, Vec::new()) }));
+        assert!(tell(&mut book, tape(0, 5, 9, vec![part(9, Phase::Done)])));
+        assert_eq!(book.begin_file().1.len(), 3);
+        assert!(tell(&mut book, tape(1, 20, 23, vec![part(23, Phase::Done)])));
         assert_eq!(book.begin_file().1.len(), 0);
     }
 }

@@ -76,6 +76,8 @@ pub struct Merger {
     /// Of groups: up to here it has been taken.
     places: Vec<u64>,
     transactions: BTreeMap<TransactionId, Transaction>,
+    /// Transactions of which a part is known to be done, and the moment of that: all had been prepared by then.
+    committed: BTreeMap<TransactionId, UnixMillis>,
     /// Where in the queue of its group a part stands is of no importance: what it has done is here as soon as told.
     parts: BTreeMap<TransactionId, BTreeMap<u32, (Requests, Requests)>>,
     draft: Draft,
@@ -154,6 +156,7 @@ impl Merger {
             start_moment,
             places,
             transactions: BTreeMap::new(),
+            committed: BTreeMap::new(),
             parts: BTreeMap::new(),
             draft: Draft::default(),
         }
@@ -175,11 +178,12 @@ impl Merger {
                 // That transaction: nothing later is taken before the new group has told of its part.
                 self.expect(*last as usize + 1, UnixMillis(i64::MIN));
             }
-            if let (Some((transaction, _)), Phase::Done) = (&step.transaction, step.phase)
-                && !self.is_old(group, &step)
-            {
-                let done = (std::mem::take(&mut step.wide), std::mem::take(&mut step.requests));
-                self.parts.entry(*transaction).or_default().insert(tape.group, done);
+            if let (Some((transaction, _)), Phase::Done) = (&step.transaction, step.phase) {
+                self.committed.entry(*transaction).or_insert(step.moment);
+                if !self.is_old(group, &step) {
+                    let done = (std::mem::take(&mut step.wide), std::mem::take(&mut step.requests));
+                    self.parts.entry(*transaction).or_default().insert(tape.group, done);
+                }
             }
             self.queues[group].push_back(step);
         }
@@ -339,7 +343,7 @@ impl Merger {
                     }
                 }
             }
-            if !has_taken && !self.suppose_prepared(moment) {
+            if !has_taken && !self.suppose_prepared(moment) && !self.suppose_lost()? {
                 return Ok(());
             }
         }
@@ -376,6 +380,35 @@ impl Merger {
         has_any
     }
 
+    /// A transaction that was committed may have a part that was never told, as it had ended where the backlog of its
+    /// group begins: that was before the start, and so was all of it. True if there was one.
+    fn suppose_lost(&mut self) -> Result<bool, Unprepared> {
+        let mut has_any = false;
+        for (id, committed) in &self.committed {
+            let Some(transaction) = self.transactions.get_mut(id).filter(|transaction| !transaction.is_taken) else {
+                continue;
+            };
+            for group in &transaction.groups {
+                let place = *group as usize;
+                let is_past = self.moments.get(place).is_some_and(|moment| moment > committed);
+                let is_waiting = |step: &Step| step.transaction.as_ref().is_some_and(|(other, _)| other == id);
+                if transaction.prepared.contains_key(group) || !is_past || self.queues[place].iter().any(is_waiting) {
+                    continue;
+                }
+                transaction.prepared.insert(*group, BTreeSet::new());
+                transaction.ended.insert(*group);
+            }
+            if transaction.prepared.len() == transaction.groups.len() {
+                if transaction.is_new {
+                    return Err(Unprepared);
+                }
+                transaction.is_taken = true;
+                has_any = true;
+            }
+        }
+        Ok(has_any)
+    }
+
     /// Takes the first step of a group.
     fn take(&mut self, group: usize) -> Result<Taken, Unprepared> {
         let number = group as u32;
@@ -394,10 +427,15 @@ impl Merger {
                         && !other.ended.contains(&number)
                         && other.prepared.get(&number).is_some_and(|held| !held.is_disjoint(&keys))
                 };
-                if self.transactions.iter().any(|(other, transaction)| *other != id && waits(transaction)) {
+                // What was taken before had nothing to wait for.
+                if !is_old && self.transactions.iter().any(|(other, transaction)| *other != id && waits(transaction)) {
                     return Ok(Taken::Blocked);
                 }
                 let transaction = self.transactions.entry(id).or_default();
+                if transaction.is_taken && !is_old && !is_by_moment {
+                    // A part of it was done before the start, by when this one should have been prepared.
+                    return Err(Unprepared);
+                }
                 transaction.groups = groups;
                 transaction.prepared.insert(number, keys);
                 transaction.is_new |= !is_old;
@@ -423,26 +461,26 @@ impl Merger {
             (Some((id, _)), Phase::Done) => {
                 let id = *id;
                 match self.transactions.get_mut(&id) {
-                    None if is_old => {}
+                    None if is_old => {
+                        self.committed.remove(&id);
+                    }
+                    // All of a transaction with a part that was done before the start has been taken: places move over
+                    // such a part only together with the whole, and copies are cut where nothing is half-way.
+                    Some(transaction) if is_old && !is_by_moment => {
+                        if transaction.is_new {
+                            return Err(Unprepared);
+                        }
+                        transaction.is_taken = true;
+                        transaction.prepared.entry(number).or_default();
+                        self.end(id, number);
+                    }
                     None if is_by_moment => return Ok(Taken::Blocked),
                     None => return Err(Unprepared),
                     Some(transaction) if !transaction.prepared.contains_key(&number) => {
                         return if is_by_moment { Ok(Taken::Blocked) } else { Err(Unprepared) };
                     }
-                    // A part that was done before has been in a batch, whatever is known of the others here.
-                    Some(transaction) if !transaction.is_taken && (is_by_moment || !is_old) => {
-                        return Ok(Taken::Blocked);
-                    }
-                    Some(transaction) => {
-                        transaction.is_taken = true;
-                        if !transaction.is_new {
-                            self.parts.remove(&id);
-                        }
-                        transaction.ended.insert(number);
-                        if transaction.ended.len() == transaction.groups.len() {
-                            self.transactions.remove(&id);
-                        }
-                    }
+                    Some(transaction) if !transaction.is_taken => return Ok(Taken::Blocked),
+                    Some(_) => self.end(id, number),
                 }
             }
             (_, phase) => {
@@ -474,6 +512,19 @@ impl Merger {
         let step = self.queues[group].pop_front().expect("just seen");
         self.places[group] = self.places[group].max(step.index);
         Ok(Taken::Step)
+    }
+
+    /// A part of a transaction that was taken is done.
+    fn end(&mut self, id: TransactionId, group: u32) {
+        let Some(transaction) = self.transactions.get_mut(&id) else { return };
+        if !transaction.is_new {
+            self.parts.remove(&id);
+        }
+        transaction.ended.insert(group);
+        if transaction.ended.len() == transaction.groups.len() {
+            self.transactions.remove(&id);
+            self.committed.remove(&id);
+        }
     }
 
     fn write(&mut self, draft: Draft, moment: UnixMillis) -> Batch {
@@ -707,6 +758,44 @@ mod tests {
         merger.push(tape(1, 40, vec![]));
         let batch = merger.next().expect("sound").expect("it is closed");
         assert_eq!((words(&batch), batch.places), (vec!["INCR a".to_owned()], vec![12, 20]));
+    }
+
+    #[test]
+    fn what_was_committed_before_holds_nothing_up_although_a_part_was_never_told() {
+        // The place lies between the two steps of the part that is known.
+        let mut merger = Merger::new(vec![10, 20], UnixMillis(7));
+        let known = [step(10, 5, Phase::Prepared, Some(1), "a", ""), step(11, 8, Phase::Done, Some(1), "a", "SET a 1")];
+        merger.push(tape(0, 30, known.to_vec()));
+        merger.push(tape(0, 40, vec![step(12, 31, Phase::Done, None, "a", "INCR a")]));
+        assert_eq!(merger.next(), Ok(None), "the other part may still be told");
+        merger.push(tape(1, 40, vec![]));
+        let batch = merger.next().expect("sound").expect("it is closed");
+        assert_eq!((words(&batch), batch.places), (vec!["INCR a".to_owned()], vec![12, 20]));
+        // Another transaction took the key over before the first one was done here.
+        let mut merger = Merger::new(vec![12, 20], UnixMillis(12));
+        merger.push(tape(
+            0,
+            40,
+            vec![
+                step(10, 5, Phase::Prepared, Some(1), "a", ""),
+                step(11, 6, Phase::Prepared, Some(2), "a", ""),
+                step(12, 8, Phase::Done, Some(1), "a", "SET a 1"),
+                step(13, 13, Phase::Done, Some(2), "a", "SET a 2"),
+                step(14, 31, Phase::Done, None, "a", "INCR a"),
+            ],
+        ));
+        merger.push(tape(1, 40, vec![step(20, 7, Phase::Prepared, Some(2), "b", "")]));
+        let batch = merger.next().expect("sound").expect("it is closed");
+        assert_eq!((words(&batch), batch.places), (vec!["INCR a".to_owned()], vec![14, 20]));
+    }
+
+    #[test]
+    fn a_part_that_is_done_before_and_another_that_is_new_show_another_past() {
+        let mut merger = Merger::new(vec![11, 20], UnixMillis(30));
+        let known = [step(10, 5, Phase::Prepared, Some(1), "a", ""), step(11, 8, Phase::Done, Some(1), "a", "SET a 1")];
+        merger.push(tape(0, 40, known.to_vec()));
+        merger.push(tape(1, 40, vec![step(21, 31, Phase::Prepared, Some(1), "b", "")]));
+        assert_eq!(merger.next(), Err(Unprepared));
     }
 
     #[test]

@@ -83,6 +83,14 @@ impl Prepared {
         &self.participants
     }
 
+    /// The keys that it changes in this group.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = keyspace::DatabaseKey> + '_ {
+        self.effects.iter().filter_map(|effect| match effect {
+            Effect::Key { database, key, .. } => Some((*database, key.clone())),
+            _ => None,
+        })
+    }
+
     /// What it changes in this group.
     pub fn effects(&self) -> &[Effect] {
         &self.effects
@@ -239,8 +247,9 @@ impl State {
     pub fn replace(&mut self, keyspace: Keyspace, saved: &[u8], position: Position) -> Keyspace {
         let old = std::mem::replace(&mut self.keyspace, keyspace);
         self.load(saved, position);
+        let standing = self.standing();
         if let Some(recorder) = &mut self.recorder {
-            recorder.skip(self.applied.index);
+            recorder.skip(self.applied.index, standing);
         }
         old
     }
@@ -340,7 +349,23 @@ impl State {
 
     /// From the next item on it is taken down what items do, for this kind of reader; or no longer for anybody.
     pub fn record(&mut self, reader: Option<Reader>) {
-        self.recorder = reader.map(|reader| Box::new(Recorder::new(reader, self.group.0, self.applied.index)));
+        let (group, from) = (self.group.0, self.applied.index);
+        self.recorder = reader.map(|reader| Box::new(Recorder::new(reader, group, from, self.standing())));
+    }
+
+    /// Transactions over groups that are prepared here, as steps of the last entry.
+    fn standing(&self) -> Vec<Step> {
+        let (index, moment) = (self.applied.index, self.moment.unix);
+        let over_groups = self.prepared.iter().filter(|(_, prepared)| prepared.participants.len() > 1);
+        let step = |(transaction, prepared): (&TransactionId, &Prepared)| Step {
+            index,
+            moment,
+            phase: Phase::Prepared,
+            transaction: Some((*transaction, prepared.participants.clone())),
+            keys: prepared.keys().collect(),
+            ..Step::default()
+        };
+        over_groups.map(step).collect()
     }
 
     /// What items have done since the last call, if it is taken down and there is anything new.

@@ -136,6 +136,8 @@ pub struct Tape {
     pub born: Option<Born>,
     /// In the order of the log.
     pub steps: Vec<Step>,
+    /// If something before this tape is not known: the transactions that are prepared there and have not ended.
+    pub standing: Vec<Step>,
 }
 
 /// Takes down what is done. No part of what replicas agree on.
@@ -157,9 +159,10 @@ struct Named<'a> {
 }
 
 impl Recorder {
-    /// One that begins behind this index.
-    pub(crate) fn new(reader: Reader, group: u32, from: u64) -> Self {
-        Self { reader, step: Step::default(), tape: Tape { group, from, has_gap: true, ..Tape::default() } }
+    /// One that begins behind this index, where these transactions are prepared.
+    pub(crate) fn new(reader: Reader, group: u32, from: u64, standing: Vec<Step>) -> Self {
+        let tape = Tape { group, from, has_gap: true, standing, ..Tape::default() };
+        Self { reader, step: Step::default(), tape }
     }
 
     /// What has been done up to this index and moment, if there is anything new.
@@ -169,10 +172,10 @@ impl Recorder {
         has_news.then(|| Tape { index, moment, ..std::mem::replace(&mut self.tape, next) })
     }
 
-    /// The state has become another one, that behind this index, by no items.
-    pub(crate) fn skip(&mut self, index: u64) {
+    /// The state has become another one, that behind this index, by no items. These transactions are prepared there.
+    pub(crate) fn skip(&mut self, index: u64, standing: Vec<Step>) {
         self.tape.steps.clear();
-        (self.tape.has_gap, self.tape.from) = (true, index);
+        (self.tape.has_gap, self.tape.from, self.tape.standing) = (true, index, standing);
     }
 
     /// An item of this entry comes.

@@ -614,7 +614,7 @@ mod tests {
     fn tell_again(merger: &mut Merger, group: u32, from: u64, steps: Vec<Step>) -> Result<(), &'static str> {
         let index = steps.last().map_or(from, |step| step.index);
         let moment = UnixMillis(index as i64);
-        merger.push(Tape { group, from, index, moment, has_gap: true, born: None, steps })
+        merger.push(Tape { group, from, index, moment, has_gap: true, born: None, steps, standing: Vec::new() })
     }
 
     /// Logs of two groups with transactions over both, and processes that end anywhere: whatever each of them was told,

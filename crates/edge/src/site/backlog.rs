@@ -117,10 +117,20 @@ impl Backlog {
             match scan(&path, cluster) {
                 Ok(Scan { places, bytes, steps, is_whole, book: found }) if is_whole || is_last => {
                     if !is_whole {
-                        File::options().write(true).open(&path)?.set_len(bytes)?;
+                        let file = File::options().write(true).open(&path)?;
+                        file.set_len(bytes)?;
+                        file.sync_all()?;
                     }
                     book = found;
                     segments.push_back(Segment { sequence: *sequence, places, bytes, steps, marks: Vec::new() });
+                }
+                // The power went when it began, so nothing is in it.
+                Err(why)
+                    if is_last
+                        && number > 0
+                        && matches!(why.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData) =>
+                {
+                    fs::remove_file(&path)?;
                 }
                 Ok(_) => news = Some(format!("{} is damaged", path.display())),
                 Err(why) => news = Some(format!("{}: {why}", path.display())),
@@ -208,7 +218,9 @@ impl Backlog {
     fn begin_anew(&mut self) -> io::Result<()> {
         let old_count = self.segments.len();
         self.add_segment()?;
-        (0..old_count).try_for_each(|_| self.remove_oldest())
+        (0..old_count).try_for_each(|_| self.remove_oldest())?;
+        // A power cut must not bring back what another log had told.
+        File::open(&self.directory)?.sync_all()
     }
 
     fn next_segment(&mut self) -> io::Result<()> {
@@ -448,7 +460,16 @@ fn decode_frame(bytes: &[u8]) -> Option<Tape> {
     let moment = UnixMillis(fields.u64()?.cast_signed());
     let count = fields.u32()?;
     let steps = (0..count).map(|_| step(&mut fields)).collect::<Option<Vec<_>>>()?;
-    fields.0.is_empty().then_some(Tape { group, from, index, moment, has_gap: false, born: None, steps })
+    fields.0.is_empty().then_some(Tape {
+        group,
+        from,
+        index,
+        moment,
+        has_gap: false,
+        born: None,
+        steps,
+        standing: Vec::new(),
+    })
 }
 
 const HAS_TRANSACTION: u8 = 1;
@@ -607,7 +628,16 @@ mod tests {
                     let index = (from + prng.below(9)).min(60);
                     let steps = log.iter().filter(|step| step.index > from && step.index <= index).cloned().collect();
                     let moment = UnixMillis(index as i64);
-                    let tape = Tape { group: 0, from, index, moment, has_gap: is_first, born: None, steps };
+                    let tape = Tape {
+                        group: 0,
+                        from,
+                        index,
+                        moment,
+                        has_gap: is_first,
+                        born: None,
+                        steps,
+                        standing: Vec::new(),
+                    };
                     assert!(backlog.append(tape).expect("room"), "seed {seed}: nothing is missing");
                     (from, is_first) = (index, false);
                 }
@@ -636,6 +666,25 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_had_not_quite_begun_takes_nothing_with_it() {
+        let scratch = Scratch::new("short");
+        let (mut backlog, _) = scratch.open(1 << 30);
+        let steps = log(20);
+        let tape = Tape { group: 0, index: 20, moment: UnixMillis(20), steps, ..Tape::default() };
+        assert!(backlog.append(tape).expect("room"));
+        drop(backlog);
+        for content in [&b""[..], b"HOLDS", &[0; 40]] {
+            let (backlog, _) = scratch.open(1 << 30);
+            let path = segment_path(backlog.directory(), backlog.segments().back().expect("a file").sequence);
+            drop(backlog);
+            fs::write(&path, content).expect("a file");
+            let (backlog, news) = scratch.open(1 << 30);
+            assert_eq!((news, backlog.places()[0].index), (None, 20));
+            assert_eq!(read(&backlog), log(20));
+        }
+    }
+
+    #[test]
     fn a_reader_begins_in_the_middle_of_a_file() {
         let scratch = Scratch::new("marks");
         let (mut backlog, _) = scratch.open(1 << 30);
@@ -643,7 +692,8 @@ mod tests {
         for index in 1..=400 {
             let steps = log.iter().filter(|step| step.index == index).cloned().collect();
             let (from, moment) = (index - 1, UnixMillis(index as i64));
-            let tape = Tape { group: 0, from, index, moment, has_gap: index == 1, born: None, steps };
+            let tape =
+                Tape { group: 0, from, index, moment, has_gap: index == 1, born: None, steps, standing: Vec::new() };
             assert!(backlog.append(tape).expect("room"));
         }
         let segment = backlog.segments().back().expect("a file");
@@ -673,7 +723,7 @@ mod tests {
             let requests = Requests { runs: vec![(0, bytes.len())], bytes, count: 1 };
             let moment = UnixMillis(index as i64);
             let steps = vec![Step { index, moment, requests, ..Step::default() }];
-            Tape { group: 0, from, index, moment, has_gap, born: None, steps }
+            Tape { group: 0, from, index, moment, has_gap, born: None, steps, standing: Vec::new() }
         };
         assert!(backlog.append(tape(0, 1, true)).expect("room"));
         assert!(!backlog.append(tape(5, 6, true)).expect("room"), "entries 2 to 5 are missing");
@@ -730,6 +780,7 @@ mod tests {
                 has_gap: from == 0,
                 born: None,
                 steps: vec![step],
+                standing: Vec::new(),
             }
         };
         assert!(backlog.append(tape(0, 0, 5)).expect("a disk"));

@@ -583,7 +583,7 @@ mod tests {
     }
 
     fn tape(group: u32, from: u64, index: u64, moment: i64, steps: Vec<Step>) -> Tape {
-        Tape { group, from, index, moment: UnixMillis(moment), has_gap: false, born: None, steps }
+        Tape { group, from, index, moment: UnixMillis(moment), has_gap: false, born: None, steps, standing: Vec::new() }
     }
 
     /// What a reader is told, and the most bytes that it has kept meanwhile.

@@ -303,6 +303,7 @@ mod tests {
                 has_gap: false,
                 born: None,
                 steps,
+                standing: Vec::new(),
             });
             begin = end;
         }

@@ -48,6 +48,8 @@ pub(crate) struct SecondSite {
     backlogs: BTreeMap<usize, Backlog>,
     far: Far,
     line: Option<Line>,
+    /// The machine that it has called last.
+    called: Option<usize>,
     /// The far side calls again then.
     calls_at: u64,
     /// Machines from which it cannot go on.
@@ -95,6 +97,7 @@ impl SecondSite {
             backlogs: BTreeMap::new(),
             far: Far::new(DATABASES, position),
             line: None,
+            called: None,
             calls_at: 0,
             gone: BTreeSet::new(),
             wants_copy,
@@ -146,6 +149,7 @@ impl SecondSite {
 
     /// The far side calls a machine, and says where it is.
     fn call(&mut self, machine: usize, life: u64) -> Result<(), End> {
+        self.called = Some(machine);
         let Position { places, moment } = self.far.position.clone();
         let backlog = self.backlogs.get(&machine).ok_or(End::Cut)?;
         let found = backlog.newest_behind(&places);
@@ -209,9 +213,10 @@ impl Universe {
             Ok(()) => {}
             Err(End::Cut) => site.hang_up(self.now),
             Err(End::Gone(why)) => {
-                let machine = site.line.as_ref().map_or(usize::MAX, |line| line.machine);
-                say!(self, "the far site cannot go on from node {}: {why}", machine + 1);
-                self.site_is_gone(&mut site, machine);
+                if let Some(machine) = site.called {
+                    say!(self, "the far site cannot go on from node {}: {why}", machine + 1);
+                    self.site_is_gone(&mut site, machine);
+                }
                 site.hang_up(self.now);
             }
             Err(End::Broken(reason)) => self.fail(Invariant::SecondSite, reason),
@@ -266,18 +271,9 @@ impl Universe {
         if self.machines[machine].process.is_none() {
             return Ok(());
         }
-        match site.call(machine, self.machines[machine].life) {
-            Err(End::Gone(why)) => {
-                say!(self, "the far site cannot go on from node {}: {why}", machine + 1);
-                self.site_is_gone(site, machine);
-                Err(End::Cut)
-            }
-            Ok(()) => {
-                say!(self, "the far site follows node {}", machine + 1);
-                Ok(())
-            }
-            end => end,
-        }
+        site.call(machine, self.machines[machine].life)?;
+        say!(self, "the far site follows node {}", machine + 1);
+        Ok(())
     }
 
     /// A backup that was made since a copy is wanted is taken as one, if the machine that made it goes on.
@@ -336,34 +332,46 @@ impl Universe {
     /// No transaction may be torn, and nothing may be there without what its session was told before it.
     fn look_at_site(&self, far: &Far) -> Result<(), String> {
         let balances: Vec<i64> = (0..ACCOUNT_COUNT).filter_map(|account| far.balance(account)).collect();
-        let present: BTreeSet<u32> = (0..LIST_COUNT as u32).flat_map(|list| far.elements(list)).collect();
+        let elements: Vec<u32> = (0..LIST_COUNT as u32).flat_map(|list| far.elements(list)).collect();
+        let present: BTreeSet<u32> = elements.iter().copied().collect();
+        if present.len() < elements.len() {
+            return Err(format!("the far site at {:?} has carried something out twice: {elements:?}", far.position));
+        }
         self.look_at_state(&balances, &present)
             .map_err(|reason| format!("the far site at {:?}: {reason}", far.position))
     }
 
     /// Nothing changes any more: the far side must come to where it lacks nothing, and hold what the near side holds.
     pub(super) fn site_settles(&mut self) {
-        if self.site.is_none() {
+        if self.site.is_none() || self.may_lack_a_quorum() {
             return;
         }
         if let Some(site) = &mut self.site {
             site.far.is_level = false;
         }
-        let places: Vec<u64> = (0..self.groups())
-            .map(|group| self.replicas_of_one_length(group).map_or(0, |replicas| replicas[0].applied()))
-            .collect();
         let is_level = |this: &Self| {
-            let site = this.site.as_ref();
-            site.is_some_and(|site| site.far.is_level && site::reaches(&site.far.position.places, &places))
+            let site = this.site.as_ref().filter(|site| site.far.is_level);
+            let reaches = |site: &SecondSite| {
+                let mut groups = (0..this.groups()).zip(&site.far.position.places);
+                let is_there = |(group, place): (u32, &u64)| {
+                    this.replicas_of_one_length(group).is_some_and(|replicas| replicas[0].applied() <= *place)
+                };
+                site.far.position.places.len() >= this.groups() as usize && groups.all(is_there)
+            };
+            site.is_some_and(|site| reaches(site))
         };
         let wants_copy = |this: &Self| this.site.as_ref().is_some_and(|site| site.wants_copy.is_some());
         let (mut deadline, last) = (self.now + LEVEL_MAX, self.now + COPY_MAX);
+        // It may want a copy, and nobody else makes backups any more.
+        self.disconnect(0);
+        self.clients[0].last_reads = Some(VecDeque::new());
+        let is_running = |machine: &usize| self.machines[*machine].process.is_some();
+        self.clients[0].node = (0..self.machines.len()).find(is_running).unwrap_or(0);
         let mut has_come = false;
         while !has_come && self.now < deadline && self.failure.is_none() {
             if wants_copy(self) {
                 deadline = (self.now + LEVEL_MAX).min(last);
             }
-            // It may want a copy, and nobody else makes backups any more.
             self.at(self.now, What::ClientAsks { client: 0 });
             has_come = self.live_until(self.now + SECOND, is_level);
         }
@@ -373,16 +381,17 @@ impl Universe {
         if !has_come {
             let site = self.site.take().expect("just seen");
             let reason = format!(
-                "{} s of peace, and the far site is at {:?} while groups are at {places:?}, {}",
+                "{} s of peace, and the far site is at {:?} while {}, {}",
                 LEVEL_MAX / SECOND,
                 site.far.position,
+                self.standing(),
                 if site.line.is_some() { "on the line" } else { "without a line" }
             );
             say!(self, "{:?}", site.line.as_ref().map(|line| &line.teller));
             return self.fail(Invariant::SecondSite, reason);
         }
         self.probes.reach("a far site lacked nothing");
-        let mut site = self.site.take().expect("just seen");
+        let site = self.site.take().expect("just seen");
         let states = (0..self.groups()).filter_map(|group| {
             let replicas = self.replicas_of_one_length(group)?;
             Some(replicas[0].state())
@@ -392,6 +401,5 @@ impl Universe {
         if let Err(reason) = looked {
             self.fail(Invariant::SecondSite, format!("{reason} ({} cuts, {} copies)", site.cuts, site.copies));
         }
-        site.line = None;
     }
 }
