@@ -132,6 +132,7 @@ impl State {
                 ffi::lua_pushstring(raw, name.as_ptr());
                 ffi::lua_call(raw, 1, 0);
             }
+            bound_patterns(Stack(raw));
             let shared = Box::new(Shared::new());
             shared.main.set(raw);
             // Of the pointer that Lua hands to its allocator Lua's own makes no use.
@@ -215,6 +216,81 @@ unsafe extern "C-unwind" fn thunk<F: Fn(Stack) -> Results + Copy>(raw: *mut lua_
     let function = unsafe { std::mem::transmute_copy::<(), F>(&()) };
     // SAFETY: Lua calls this with its own state.
     unsafe { enter(raw, &mut |stack| function(stack)) }
+}
+
+/// Puts a [`guard`] before each function that matches patterns.
+fn bound_patterns(stack: Stack) {
+    stack.raw_field(GLOBALS, "string");
+    for name in ["find", "gmatch", "gsub", "match"] {
+        stack.raw_field(-1, name);
+        let guard = if name == "find" { guard::<true> } else { guard::<false> };
+        // SAFETY: the function beneath is the one value that the closure takes along.
+        unsafe { ffi::lua_pushcclosure(stack.0, guard, 1) };
+        stack.raw_set_field(-2, name);
+    }
+    stack.pop(1);
+}
+
+/// Refuses a pattern that is too deep, and else becomes the function that it stands before: the frame is the same, so
+/// that errors name the function and the place as they would without this.
+unsafe extern "C-unwind" fn guard<const IS_FIND: bool>(raw: *mut lua_State) -> c_int {
+    let stack = Stack(raw);
+    let is_plain = IS_FIND && stack.boolean(4);
+    if !is_plain && stack.kind(2) == Kind::String && depth(stack.bytes(2)) > PATTERN_DEPTH_MAX {
+        // SAFETY: Lua calls this with its own state, and nothing here has anything to drop.
+        return unsafe { enter(raw, &mut |_| Err("pattern too complex".into())) };
+    }
+    // SAFETY: `bound_patterns` has put a function of Lua's own library there, which uses no values of a closure. It may
+    // leave by a long jump, and nothing here has anything to drop.
+    unsafe {
+        let function = ffi::lua_tocfunction(raw, ffi::lua_upvalueindex(1));
+        function.expect("a function in C")(raw)
+    }
+}
+
+/// Lua matches what stands behind each `?`, `*`, `+` and `-` of a pattern by calling itself, and has no bound for that.
+/// Later versions of it have one of 200.
+const PATTERN_DEPTH_MAX: usize = 1_000;
+
+/// How often Lua calls itself at most to match a pattern, but for its captures, of which there are at most 32.
+fn depth(pattern: &[u8]) -> usize {
+    if pattern.len() <= PATTERN_DEPTH_MAX {
+        return 0;
+    }
+    let at = |place: usize| pattern.get(place).copied();
+    let (mut place, mut depth) = (usize::from(at(0) == Some(b'^')), 0);
+    while let Some(byte) = at(place) {
+        place += 1;
+        match (byte, at(place)) {
+            (b'(' | b')', _) => continue,
+            (b'%', Some(b'b')) => {
+                place += 3;
+                continue;
+            }
+            (b'%', Some(b'f' | b'0'..=b'9')) => {
+                place += 1;
+                continue;
+            }
+            (b'%', _) => place += 1,
+            (b'[', _) => {
+                place += usize::from(at(place) == Some(b'^'));
+                // The first one in a set stands for itself.
+                loop {
+                    let of_set = at(place);
+                    place += if of_set == Some(b'%') { 2 } else { 1 };
+                    if of_set.is_none() || at(place) == Some(b']') {
+                        break;
+                    }
+                }
+                place += 1;
+            }
+            _ => {}
+        }
+        if matches!(at(place), Some(b'?' | b'*' | b'+' | b'-')) {
+            (place, depth) = (place + 1, depth + 1);
+        }
+    }
+    depth
 }
 
 /// Runs every so many instructions.

@@ -272,6 +272,69 @@ fn compiled_code_is_no_script() {
     }
 }
 
+/// Lua matches a pattern by calling itself, and would end the process by an overflow of its stack. Threads of tests have
+/// as much of one as those that serve clients.
+#[test]
+fn a_pattern_is_refused_that_would_take_the_stack() {
+    let refusal = "-ERR user_script:1: pattern too complex";
+    for call in [
+        "string.find(s, p)",
+        "string.match(s, p)",
+        "string.gmatch(s, p)()",
+        "string.gsub(s, p, '')",
+        "s:match(p)",
+        "string.match(s, '(' .. p .. ')')",
+        "string.match(s, '^' .. p)",
+    ] {
+        for item in [".-", "a*", "%a+", "a?", "[^]x]*", "%d-", "[%]]*", "()a-"] {
+            let text = format!("local s, p = ('a'):rep(300000), ('{item}'):rep(250000) return {{{call}}}");
+            assert!(evaluate(&text).starts_with(refusal), "{call} {item}: {}", evaluate(&text));
+        }
+    }
+    // At most so deep, and what is not deep may be as long as it likes.
+    check(&[
+        ("return string.match(('a'):rep(2000), ('a-'):rep(1000) .. '$') ~= nil", ":1"),
+        ("return #string.match(('a'):rep(2000), ('a?'):rep(1000))", ":1000"),
+        ("return {string.find(('a'):rep(9000), ('a'):rep(5000))}", "*2 :1 :5000"),
+        ("return {string.find(('%-a'):rep(5000), ('%%%-a'):rep(5000))}", "*2 :1 :15000"),
+        ("return {string.find(('-'):rep(5000), ('-'):rep(5000), 1, true)}", "*2 :1 :5000"),
+        ("return {string.match('x', ('[' .. ('*-'):rep(5000) .. ']'))}", "*0"),
+        ("return {string.find('b(a)', '%b()' .. ('%b()'):rep(0) .. ('%%1'):rep(0))}", "*2 :2 :4"),
+        ("return {string.gsub('hello world', 'o', '0', 1)}", "*2 hell0 world :1"),
+        ("local t = {} for w in ('a bc'):gmatch('%a+') do t[#t + 1] = w end return t", "*2 a bc"),
+    ]);
+    // What is wrong with other arguments is said in the words of Lua.
+    for (call, expected) in [
+        ("string.match()", "bad argument #1 to 'match' (string expected, got no value)"),
+        ("string.match('a')", "bad argument #2 to 'match' (string expected, got no value)"),
+        ("string.find('a', {})", "bad argument #2 to 'find' (string expected, got table)"),
+        ("string.find('a', 'a', 'x')", "bad argument #3 to 'find' (number expected, got string)"),
+        ("string.gsub('a', 'a')", "bad argument #3 to 'gsub' (string/function/table expected)"),
+        ("string.gsub('a', 'a', '', 'x')", "bad argument #4 to 'gsub' (number expected, got string)"),
+        ("string.gmatch(nil, 'a')", "bad argument #1 to 'gmatch' (string expected, got nil)"),
+        ("('a'):match()", "bad argument #1 to 'match' (string expected, got no value)"),
+        ("string.match('a', '%')", "malformed pattern (ends with '%')"),
+        ("string.match('a', '(a')", "unfinished capture"),
+    ] {
+        let answer = evaluate(&format!("return {{{call}}}"));
+        assert!(answer.starts_with(&format!("-ERR user_script:1: {expected}")), "{call}: {answer}");
+    }
+}
+
+/// A function that replaces what is found may itself replace, as often as Lua lets functions in C nest; each time takes
+/// ten kilobytes.
+#[test]
+fn replacements_within_replacements_have_room() {
+    let text = "local function nest(n) \
+                    if n == 0 then return string.match(('a'):rep(2000), ('a-'):rep(1000) .. '$') and 'x' end \
+                    return (string.gsub('a', 'a', function() return nest(n - 1) end)) \
+                end \
+                return nest(190)";
+    assert_eq!(evaluate(text), "$1\r\nx\r\n");
+    let answer = evaluate(&text.replace("190", "250"));
+    assert!(answer.starts_with("-ERR") && answer.contains("C stack overflow"), "{answer}");
+}
+
 /// Lua's own counts in numbers that overflow, and then writes behind its stack.
 #[test]
 fn no_more_is_unpacked_than_there_is_room_for() {
