@@ -222,23 +222,26 @@ impl Core {
             _ => unreachable!("only these concern groups"),
         }
         pending.answers = (0..group_count).map(|_| Some(Answer::Versions(Vec::new()))).collect();
-        let answerable = self.check_quorums(asked.iter().map(|(group, ..)| *group));
-        if let Some(refusal) = nobody.or(answerable.err()) {
+        let admitted = match nobody {
+            None => self.check_quorums(asked.iter().map(|(group, ..)| *group)),
+            Some(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = &admitted {
             pending.answers[0] = Some(Answer::Refused(refusal.text().to_owned()));
             asked.clear();
         }
         asked.iter().for_each(|(group, ..)| pending.answers[group.0 as usize] = None);
         let session = pending.session;
         self.questions.pending.insert(id, pending);
-        if asked.is_empty() {
+        let Some(answerable) = admitted.ok().filter(|_| !asked.is_empty()) else {
             return self.complete_answer(id, actions);
-        }
+        };
         for (group, body, protocol, places) in asked {
             let is_timed = matches!(body, RequestBody::Whole(_));
             let origin = Origin { is_timed, ..self.origin_of(session) };
             let request = Request::new(origin, group, protocol, body);
             let part = group.0 as usize;
-            self.relay.submit(request, Purpose::Question { id, part, places }, Answerable::UNDER_WAY, self.now.instant);
+            self.relay.submit(request, Purpose::Question { id, part, places }, answerable, self.now.instant);
         }
     }
 

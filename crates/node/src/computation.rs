@@ -58,7 +58,7 @@ pub(crate) enum Computed {
     /// It cannot be done in one go.
     TooLong,
     /// What a group has given out as a value is none.
-    Unreadable,
+    Unreadable(GroupId),
 }
 
 /// What has been done.
@@ -138,7 +138,7 @@ impl Computation {
                 let imported = match value.as_deref().map(|value| self.import(value, pause)) {
                     None => None,
                     Some(Ok(imported)) => Some(imported),
-                    Some(Err(_)) => return (Computed::Unreadable, None),
+                    Some(Err(_)) => return (Computed::Unreadable(*group), None),
                 };
                 scratch.put_imported(*database, key, imported, self.moment);
             }

@@ -18,7 +18,8 @@ use crate::event::{GroupId, NodeId, SessionId};
 use crate::limits;
 use crate::nearby;
 
-/// Somebody has asked whether a group can answer: nothing is asked of a group without this. Only this module makes it.
+/// Somebody has asked whether a group can answer. Nothing is asked of a group without this, or without saying that it is
+/// [under way](Self::UNDER_WAY).
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) struct Answerable(());
@@ -80,13 +81,18 @@ impl Context {
         self.leaderless.lasts(group, now).is_some_and(|lasts| lasts >= limits::REQUEST_PATIENCE)
     }
 
+    /// A node as clients know it.
+    pub(crate) fn name_of(&self, node: NodeId) -> String {
+        match self.roster.get(node) {
+            Some(member) if !member.client_address.is_empty() => member.client_address.clone(),
+            _ => format!("node {}", node.0),
+        }
+    }
+
     /// Why a request to a group is refused when nobody answers it: which nodes are missed, and since when. A leader
     /// that no quorum confirms says so of itself to clients of other nodes, too.
     pub(crate) fn no_quorum(&self, group: GroupId, now: Instant) -> String {
-        let name = |node: NodeId| match self.roster.get(node) {
-            Some(member) if !member.client_address.is_empty() => member.client_address.clone(),
-            _ => format!("node {}", node.0),
-        };
+        let name = |node| self.name_of(node);
         let leader = self.routes.get(group.0 as usize).and_then(|route| route.leader);
         let standing = match (leader, self.leaderless.lasts(group, now)) {
             (Some(leader), _) if leader == self.node => format!("is led by {}, to no avail", name(leader)),
@@ -195,5 +201,5 @@ impl Core {
     }
 }
 
-/// No quorum confirms that this node leads, or what came as the answer of a group is none.
-pub(crate) const NO_QUORUM: &str = "CLUSTERDOWN No quorum of the group answers";
+/// How every such refusal begins: no quorum confirms that this node leads, or what came as the answer of a group is none.
+const NO_QUORUM: &str = "CLUSTERDOWN No quorum of the group answers";

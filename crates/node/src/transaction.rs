@@ -32,7 +32,6 @@ use crate::group::{NO_REPLICAS, Observed, Proof};
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits::{self, Slicing};
 use crate::locks::Grant;
-use crate::quorum::NO_QUORUM;
 use crate::request_ids::{self, Named};
 use crate::scripts::{Asides, Circumstances, Invocation};
 use crate::slots::SlotMap;
@@ -195,6 +194,8 @@ pub struct Transaction {
     asides: Asides,
     /// Why a group that changes has not taken its part: the client is told so.
     refusal: Option<&'static str>,
+    /// A group whose values are none: it is named to the client.
+    unreadable: Option<GroupId>,
     /// The client has its reply, or another transaction sees to it.
     is_answered: bool,
 }
@@ -215,6 +216,18 @@ enum Stage {
 pub enum Progress {
     /// It goes on.
     Going,
+    /// What this group has given out as a value is none, and it was the group that did: the client is told that nobody
+    /// answers for it.
+    Unreadable {
+        /// Where the reply goes.
+        origin: Origin,
+        /// See [`Work::home`].
+        home: Option<GroupId>,
+        /// What the reply is written in.
+        protocol: Protocol,
+        /// Which.
+        group: GroupId,
+    },
     /// The client's reply is certain.
     Answered {
         /// Where the reply goes.
@@ -399,6 +412,7 @@ impl Driver {
             notices: Vec::new(),
             asides: Asides::default(),
             refusal: None,
+            unreadable: None,
             is_answered: false,
         };
         transaction.lock_next(post);
@@ -412,12 +426,12 @@ impl Driver {
         self.running.get_mut(&id.number)
     }
 
-    /// A group has answered a lock.
+    /// A group has answered a lock, or why it has not.
     pub fn locked(
         &mut self,
         id: TransactionId,
         group: GroupId,
-        (outcome, observed): (Locked, Option<Observed>),
+        outcome: Result<(Locked, Observed), String>,
         post: &mut Vec<Post>,
     ) -> Progress {
         let low_water = self.low_water();
@@ -425,22 +439,18 @@ impl Driver {
         let stopwatch = self.stopwatch;
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.protocol);
-        let granted = match (outcome, observed) {
-            (Locked::Granted { grant, values, answers }, Some(observed)) => Ok((observed, grant, values, answers)),
-            (Locked::Changed, Some(observed)) => {
+        let granted = match outcome {
+            Ok((Locked::Granted { grant, values, answers }, observed)) => Ok((observed, grant, values, answers)),
+            Ok((Locked::Changed, observed)) => {
                 writer.null_array();
                 Err(observed.into())
             }
             // The reply of a request that has been carried out before, and is safe: the group's state holds it.
-            (Locked::Answered(reply), Some(observed)) => {
+            Ok((Locked::Answered(reply), observed)) => {
                 writer.raw(&reply);
                 Err(observed.into())
             }
-            (Locked::Granted { .. } | Locked::Changed | Locked::Answered(_), None) => {
-                writer.error(NO_QUORUM);
-                Err(Proof::Refused)
-            }
-            (Locked::Refused(text), _) => {
+            Ok((Locked::Refused(text), _)) | Err(text) => {
                 writer.error(&text);
                 Err(Proof::Refused)
             }
@@ -521,11 +531,10 @@ impl Driver {
                 work.widen(wants, databases, &slots);
                 return Progress::Widened(work);
             }
-            Computed::Unreadable => {
+            Computed::Unreadable(group) => {
                 named = None; // it may be tried again
-                let mut writer = Writer::new(transaction.protocol);
-                writer.error(NO_QUORUM);
-                Outcome { reply: writer.into_bytes(), ..Outcome::default() }
+                transaction.unreadable = Some(group);
+                Outcome::default()
             }
             Computed::TooLong => unreachable!("what takes long has been given a stack"),
         };
@@ -800,6 +809,9 @@ impl Transaction {
     fn answered(&mut self, proof: Proof) -> Progress {
         if std::mem::replace(&mut self.is_answered, true) {
             return Progress::Going;
+        }
+        if let Some(group) = self.unreadable {
+            return Progress::Unreadable { origin: self.origin, home: self.home, protocol: self.protocol, group };
         }
         Progress::Answered {
             origin: self.origin,

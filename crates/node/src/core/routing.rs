@@ -176,9 +176,11 @@ impl Core {
                 });
             }
             Purpose::Transaction { id, step: Step::Lock } => {
-                let outcome = wire::take_locked(bytes);
-                let outcome = outcome.unwrap_or_else(|| Locked::Refused(self.no_quorum(group)));
-                let outcome = (outcome, proof.observed());
+                let outcome = match (wire::take_locked(bytes), proof.observed()) {
+                    (Some(Locked::Refused(text)), _) => Err(text),
+                    (Some(locked), Some(observed)) => Ok((locked, observed)),
+                    _ => Err(self.no_quorum(group)),
+                };
                 self.drive(actions, |driver, posts| driver.locked(id, group, outcome, posts));
             }
             Purpose::Transaction { id, step: Step::Prepare } => self.drive(actions, |driver, posts| {
@@ -239,8 +241,7 @@ impl Core {
             Purpose::Parameters { id } => self.parameters_refused(id, &text, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
             Purpose::Transaction { id, step: Step::Lock } => {
-                let outcome = (Locked::Refused(text), None);
-                self.drive(actions, |driver, posts| driver.locked(id, group, outcome, posts));
+                self.drive(actions, |driver, posts| driver.locked(id, group, Err(text), posts));
             }
             // Whether it holds a part is found out by the group itself.
             Purpose::Reservation | Purpose::Transaction { .. } | Purpose::Move { .. } => {}
@@ -283,6 +284,11 @@ impl Core {
             }
             Progress::Again(work) => self.refuse_work(&work, NOTHING_DONE, actions),
             Progress::Widened(work) => self.begin_work(*work, actions),
+            Progress::Unreadable { origin, home, protocol, group } => {
+                let mut writer = resp::Writer::new(protocol);
+                writer.error(&self.no_quorum(group));
+                self.answer_work(&origin, home, (Proof::Refused, writer.into_bytes()), actions);
+            }
             Progress::Compute(computation) => self.compute(computation, actions),
             Progress::Answered { origin, home, proof, bytes, asides, notices } => {
                 let now = self.now;
