@@ -4,7 +4,7 @@ mod log_reader;
 mod members;
 mod votes;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
 use bytes::Bytes;
@@ -947,6 +947,15 @@ impl Replica {
             .collect();
         all.sort_by_key(|progress| progress.node);
         all
+    }
+
+    /// Voters, this replica among them, that have not acknowledged the log up to this place to it, the leader.
+    pub fn voters_without(&self, index: u64) -> Vec<u64> {
+        let Membership { voters, voters_outgoing, .. } = &self.membership;
+        let all: BTreeSet<u64> = voters.iter().chain(voters_outgoing).copied().collect();
+        let progress = self.raft.raft.prs();
+        let has_it = |node: &u64| progress.get(*node).is_some_and(|progress| progress.matched >= index);
+        all.into_iter().filter(|node| !has_it(node)).collect()
     }
 
     /// Does it lead?

@@ -734,7 +734,8 @@ impl Core {
         self.sessions.reply_proven(id, waiting.ticket, proof, reply);
         // With CLIENT REPLY OFF nobody wants to see it.
         if takes_away(waiting.command.name)
-            && let Some(session) = self.sessions.get(id).filter(|session| session.put_out_bytes() > start)
+            && let is_kept = self.sessions.is_kept(id, waiting.ticket)
+            && let Some(session) = self.sessions.get(id).filter(|session| is_kept || session.put_out_bytes() > start)
         {
             let orphan = Orphan::new(waiting.command.name, waiting.words, session.protocol());
             let (ticket, reply) = (waiting.ticket, reply.to_vec());

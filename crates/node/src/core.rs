@@ -52,6 +52,7 @@ use crate::stagger::{self, Stage};
 use crate::statistics::{Rates, SlowEntry, Slowlog, Statistics};
 use crate::tally::Asked;
 use crate::telling::Telling;
+use crate::thorough::Thorough;
 use crate::timeline::{self, Timeline};
 use crate::timing::Timings;
 use crate::tracking::Tracker;
@@ -363,6 +364,7 @@ impl Core {
                 pending: BTreeMap::new(),
                 next_id: 0,
                 holder_waits: BTreeMap::new(),
+                thorough: Thorough::default(),
                 deferred: Vec::new(),
                 answering: (core, 0),
                 file_work: None,
@@ -772,6 +774,7 @@ impl Core {
         self.pass_time_waiting(actions);
         self.pass_time_for_orphans(actions);
         self.pass_time_for_holders();
+        self.pass_time_for_thorough();
         self.pass_time_caching(actions);
         let mut more = false;
         for round in 0..limits::ROUNDS_PER_TURN {
@@ -798,7 +801,7 @@ impl Core {
             let sent = self.send_anew(actions);
             let admitted = self.retry_deferred_questions(actions);
             self.compose(actions);
-            let settled = self.settle_waiting(actions) | self.settle_orphans(actions);
+            let settled = self.settle_waiting(actions) | self.settle_orphans(actions) | self.keep_back();
             self.open_windows();
             let resumed = self.resume(actions);
             if !resumed && !settled && !had_mail && !admitted && !sent && self.outbox.own.is_empty() {
@@ -807,6 +810,7 @@ impl Core {
             more |= round + 1 == limits::ROUNDS_PER_TURN;
         }
         more |= self.turn_scripts(actions);
+        more |= self.keep_back();
         more |= self.background(actions);
         more |= self.free_unused();
         more |= self.turn_caches();
@@ -922,6 +926,7 @@ impl Core {
             self.next_wait_end(),
             self.next_claim(),
             self.next_holder_wake(),
+            self.questions.thorough.wake_at(),
             self.next_orphan_wake(),
             self.relay.wake_at(self.now.instant),
             self.groups.iter().flatten().filter_map(Group::next_reservation_end).min(),

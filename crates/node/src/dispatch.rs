@@ -211,6 +211,7 @@ impl Core {
             Err(refusal) => {
                 if let Some(session) = self.sessions.get_mut(id) {
                     session.asking = Asked::NOTHING;
+                    session.last_command = None;
                 }
                 // Whether a command exists is nobody's business before AUTH.
                 let refusal = if self.is_known_to(id) { refusal } else { Refusal::NO_AUTH };
@@ -219,6 +220,12 @@ impl Core {
         };
         let asked = self.context.asked(known, args);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        if session.options.once.is_some_and(|once| once.is_used) {
+            if session.options.once.is_some_and(|once| once.holds) && session.owed_count() > 0 {
+                return Next::Postponed(Hold::Answers);
+            }
+            session.options.end_once();
+        }
         session.asking = asked;
         if self.context.timings.hot_weighs() {
             session.load = Some(Load::new(known, args));
@@ -278,6 +285,7 @@ impl Core {
                 if is_named && !is_naming(known) {
                     session.request_id = None;
                 }
+                session.use_once();
                 // What CLIENT CACHING says is for one command, or for one transaction.
                 if let Some(tracking) = &mut session.options.tracking
                     && session.multi.is_none()
@@ -341,6 +349,7 @@ impl Core {
     pub(crate) fn fail(&mut self, id: SessionId, refusal: &Refusal) -> Next {
         let Some(session) = self.sessions.get_mut(id) else { return Next::Taken };
         session.request_id = None;
+        session.use_once();
         let ticket = session.take_ticket();
         self.sessions.refuse(id, ticket, refusal.text());
         Next::Taken
@@ -448,6 +457,9 @@ impl Core {
     ) -> Next {
         let now = self.now;
         let is_write = matches!(command.body, Body::Mutate(_));
+        if is_write && let Err(refusal) = self.check_voters(id, group) {
+            return self.fail(id, &refusal);
+        }
         let (node, core, core_count) = (self.context.node, self.context.core, self.context.core_count);
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         let (database, protocol) = (session.database, session.protocol());
@@ -479,7 +491,7 @@ impl Core {
                         return Next::Postponed(Hold::Window);
                     }
                     self.is_reading = false;
-                    let ticket = session.take_ticket();
+                    let ticket = session.take_ticket_for(group);
                     let is_silent = session.options.no_touch;
                     let origin = Origin { is_silent, durability, ..Origin::new(node, core, id, ticket) };
                     local.write(origin, protocol, database, args);
@@ -556,7 +568,7 @@ impl Core {
         let awaits_change = session.awaits_change();
         let tracks = !is_write && session.tracks();
         let is_silent = session.options.no_touch;
-        let ticket = if is_write { session.take_ticket() } else { session.take_ticket_to_read() };
+        let ticket = if is_write { session.take_ticket_for(group) } else { session.take_ticket_to_read() };
         let is_timed = self.wants_time(Known::Data(command), args);
         let kind = match (is_write, awaits_change) {
             (true, _) => PlainKind::Write,
@@ -702,6 +714,9 @@ impl Core {
         }
         if let Some(session) = self.sessions.get_mut(work.origin.session) {
             session.is_driving = true;
+            if !work.whole {
+                session.note_groups(work.origin.ticket, work.keys.keys().copied());
+            }
         }
         let moment = Moment { unix: self.now.unix, seed: self.draw() };
         let slots = Arc::clone(&self.context.slots);

@@ -204,6 +204,9 @@ impl Core {
             return Next::Postponed(Hold::Answers);
         }
         let answerable = match groups {
+            Groups::One(group) if !multi.queue.iter().filter(|queued| works_on_data(queued)).all(is_query) => {
+                self.check_voters(id, group).and_then(|()| self.check_quorum(group))
+            }
             Groups::One(group) => self.check_quorum(group),
             // It is looked at where work over several groups begins.
             Groups::None | Groups::Several => Ok(Answerable::UNDER_WAY),
@@ -393,6 +396,9 @@ impl Core {
             Groups::One(group) => {
                 if is_query && self.answer_exec_at_once(id, ticket.number(), group, &packed, protocol) {
                     return;
+                }
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.note_groups(ticket.number(), std::iter::once(group));
                 }
                 let is_timed = self.wants_times(&packed, protocol);
                 let origin = Origin { is_timed, ..origin };

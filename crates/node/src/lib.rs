@@ -66,6 +66,7 @@ pub mod stalls;
 mod statistics;
 mod tally;
 mod telling;
+mod thorough;
 pub mod timeline;
 mod timing;
 mod toll;

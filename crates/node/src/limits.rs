@@ -398,6 +398,9 @@ pub const STREAM_BYTES_MAX: usize = 8 << 20;
 /// How long a request waits for a group that nobody leads, or that says nothing, before it is refused.
 pub const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a change that a majority has waits for the other voters, where its client wants all of them to have it.
+pub const ALL_VOTERS_PATIENCE: Duration = Duration::from_secs(5);
+
 /// What is large takes its time on the way, on disks and in memory: for so many bytes a second more is waited.
 pub const BYTES_PER_PATIENT_SECOND: usize = 4 << 20;
 

@@ -98,6 +98,8 @@ pub enum Purpose {
         /// Which wait.
         id: u64,
     },
+    /// It is for replies that wait until every voter of a group has what they say on disk.
+    Lacking,
     /// It says that a reservation has ended, which nobody wants to know.
     Reservation,
     /// It is part of an answer from all groups.

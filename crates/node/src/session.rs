@@ -5,7 +5,7 @@
 
 mod parts;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 
 use resp::{Protocol, RequestParser, Writer};
@@ -25,7 +25,9 @@ use crate::limits;
 use crate::optimism::Optimism;
 use crate::settings::{OutputLimit, OutputLimits};
 use crate::tally::{Asked, Calls};
-pub use parts::{ClientOptions, Flow, Owed};
+use crate::thorough::Kept;
+use parts::Wanting;
+pub use parts::{ClientOptions, Flow, Once, Owed};
 
 /// One client's connection.
 #[derive(Debug)]
@@ -216,6 +218,8 @@ impl Session {
                 no_evict: false,
                 no_touch: false,
                 durability: Durability::Server,
+                by_all: false,
+                once: None,
                 reading: None,
                 tracking: None,
                 subscriptions: None,
@@ -252,6 +256,7 @@ impl Session {
                 loads: Vec::new(),
                 asked: VecDeque::new(),
                 queues: Vec::new(),
+                wanting: VecDeque::new(),
                 head: 0,
                 behind_changes: 0,
                 behind_near: 0,
@@ -448,7 +453,25 @@ impl Session {
     pub(crate) fn take_ticket(&mut self) -> u64 {
         let ticket = self.take_ticket_to_read();
         self.owed.behind_changes = self.owed.next;
+        if self.options.by_all {
+            self.owed.wanting.push_back(Wanting { ticket, groups: BTreeSet::new() });
+        }
         ticket
+    }
+
+    /// The same for a change in one group.
+    #[inline]
+    pub(crate) fn take_ticket_for(&mut self, group: GroupId) -> u64 {
+        let ticket = self.take_ticket();
+        self.note_groups(ticket, std::iter::once(group));
+        ticket
+    }
+
+    /// Notes that the request with this ticket is about these groups, if every voter must have what it changes.
+    pub(crate) fn note_groups(&mut self, ticket: u64, groups: impl Iterator<Item = GroupId>) {
+        if let Some(wanting) = self.owed.wanting.iter_mut().rev().find(|wanting| wanting.ticket == ticket) {
+            wanting.groups.extend(groups);
+        }
     }
 
     /// The same for a request that changes nothing.
@@ -537,6 +560,19 @@ impl Session {
         self.owed.reads.iter().filter(move |(of, _)| *of == group).map(|(_, number)| *number)
     }
 
+    /// A request has been taken. CLIENT DURABILITY … ONCE is for one, or for one transaction; what CLIENT itself says
+    /// between the two does not count.
+    #[inline]
+    pub(crate) fn use_once(&mut self) {
+        let is_queued = self.multi.is_some();
+        let Some(once) = self.options.once.as_mut().filter(|_| !is_queued) else { return };
+        if self.last_command.is_none_or(|(_, container)| container != Some("client")) {
+            once.is_used = true;
+            let asks_again = |known: Known| known.script_naming().is_some() || known.name() == "exec";
+            once.holds = self.last_command.is_some_and(|(known, _)| asks_again(known));
+        }
+    }
+
     /// Forgets what belongs to a transaction, as DISCARD does.
     pub fn discard(&mut self) {
         self.multi = None;
@@ -604,6 +640,8 @@ pub struct Sessions {
     /// Those that have come.
     orphans_answers: Vec<((SessionId, u64), Vec<u8>)>,
     count: usize,
+    /// Replies that every voter must have the change of.
+    kept: Vec<Kept>,
     /// Replies that waited for no disk, since what they say rests on nothing that had to be committed.
     pub(crate) prompt_reply_count: u64,
     /// What they have asked for.
@@ -713,6 +751,15 @@ impl Sessions {
         session.push(write);
         session.check_hard_limit(limits);
         self.mark(id);
+    }
+
+    pub(crate) fn take_kept(&mut self) -> Vec<Kept> {
+        std::mem::take(&mut self.kept)
+    }
+
+    /// True if this reply has just been kept back.
+    pub(crate) fn is_kept(&self, id: SessionId, ticket: u64) -> bool {
+        self.kept.last().is_some_and(|kept| (kept.session, kept.ticket) == (id, ticket))
     }
 
     pub(crate) fn take_tried(&mut self) -> Vec<SessionId> {
@@ -854,6 +901,16 @@ impl Sessions {
             write(&mut writer);
             waiting.answer = Some((proof, writer.into_bytes()));
             self.tried.push(id);
+            return;
+        }
+        if !session.owed.wanting.is_empty()
+            && let Some(place) = session.owed.wanting.iter().position(|wanting| wanting.ticket == ticket)
+            && let Some(Wanting { groups, .. }) = session.owed.wanting.remove(place)
+            && matches!(proof, Proof::Committed(_))
+        {
+            let mut writer = Writer::new(protocol);
+            write(&mut writer);
+            self.kept.push(Kept { session: id, ticket, groups, proof, bytes: writer.into_bytes() });
             return;
         }
         let (session, calls) = self.get_to_count(id).expect("just seen");

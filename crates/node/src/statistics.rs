@@ -27,6 +27,8 @@ pub struct Statistics {
     pub unauthenticated_count: u64,
     /// Connections ended because their client spoke HTTP.
     pub http_count: u64,
+    /// Changes refused, or not confirmed, because not every voter had what was asked for (CLIENT DURABILITY ALL).
+    pub not_thorough_count: u64,
     /// Reads answered by a replica that does not lead (READONLY).
     pub near_read_count: u64,
     /// Times that something was read from a client, and written to one.

@@ -2,7 +2,7 @@
 
 use command::{Flag, Group, Refusal};
 use resp::{Args, Writer};
-use stdx::Duration;
+use stdx::{Duration, Level};
 
 use super::connection::{check_name, describe};
 use super::question::ClientKind;
@@ -93,26 +93,48 @@ const INFO: ControlCommand = ControlCommand {
 
 const DURABILITY: ControlCommand = ControlCommand {
     summary: "Sets when changes of this connection count as kept.",
-    syntax: "<SERVER | DISK | MEMORY>",
+    syntax: "<SERVER | DISK | MEMORY | ALL> [ONCE]",
     since: "0.1.0",
-    ..client("durability", 3, |local, args, writer| {
-        let settings = &local.core.settings;
-        local.session.options.durability = match args.at(2).to_ascii_lowercase().as_slice() {
-            b"server" => Durability::Server,
-            b"disk" => Durability::Disk,
-            b"memory" if settings.allows_memory || settings.append_fsync != AppendFsync::Always => Durability::Memory,
-            b"memory" => {
-                return Err(Refusal::new(
-                    "ERR This server keeps changes on disk before it answers, and client-durability-min allows no less",
-                ));
-            }
-            _ => return Err(Refusal::SYNTAX),
-        };
-        local.session.had_less |= local.session.options.durability == Durability::Memory;
-        writer.ok();
-        Ok(())
-    })
+    ..client("durability", -3, durability)
 };
+
+fn durability(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
+    let settings = &local.core.settings;
+    let (level, by_all) = match args.at(2).to_ascii_lowercase().as_slice() {
+        b"server" => (Durability::Server, false),
+        b"disk" => (Durability::Disk, false),
+        b"all" if local.core.level_for_clients() == Level::FIRST => {
+            return Err(Refusal::new(
+                "ERR CLIENT DURABILITY ALL needs level 2, and the cluster is at level 1: when every node runs a version \
+                 that knows level 2, raise it (holdfast cluster upgrade)",
+            ));
+        }
+        b"all" => (Durability::Disk, true),
+        b"memory" if settings.allows_memory || settings.append_fsync != AppendFsync::Always => {
+            (Durability::Memory, false)
+        }
+        b"memory" => {
+            return Err(Refusal::new(
+                "ERR This server keeps changes on disk before it answers, and client-durability-min allows no less",
+            ));
+        }
+        _ => return Err(Refusal::SYNTAX),
+    };
+    let is_once = match args.get(3) {
+        None => false,
+        Some(word) if args.len() == 4 && word.eq_ignore_ascii_case(b"once") => true,
+        Some(_) => return Err(Refusal::SYNTAX),
+    };
+    if is_once && local.is_in_transaction {
+        return Err(Refusal::new(
+            "ERR CLIENT DURABILITY ... ONCE comes before MULTI: a transaction has one level, that of its EXEC",
+        ));
+    }
+    local.session.options.set_durability(level, by_all, is_once);
+    local.session.had_less |= level == Durability::Memory;
+    writer.ok();
+    Ok(())
+}
 
 const REQUESTID: ControlCommand = ControlCommand {
     summary: "Gives the next request an id: it is executed once, however often it is sent.",

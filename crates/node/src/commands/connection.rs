@@ -107,7 +107,7 @@ pub(super) const RESET: ControlCommand = ControlCommand {
         session.options.no_touch = false;
         session.options.reading = None;
         session.request_id = None;
-        session.options.durability = Durability::Server;
+        session.options.set_durability(Durability::Server, false, false);
         session.is_authenticated = user.needs_no_password();
         session.user = user;
         writer.simple("RESET");
@@ -256,6 +256,7 @@ pub(crate) fn describe(session: &Session, context: &Context, now: crate::event::
     // Some clients refuse a line with a field that they do not know.
     let durability = match session.options.durability {
         Durability::Server => String::new(),
+        _ if session.options.by_all => " durability=all".to_owned(),
         asked => format!(" durability={}", context.settings.durability_in_force(asked)),
     };
     let told = |kind| session.options.subscriptions.as_ref().map_or(0, |all| all.names(kind).len());

@@ -95,6 +95,7 @@ fn total(figures: &[Figures]) -> Statistics {
         sum.connection_count += statistics.connection_count;
         sum.input_bytes += statistics.input_bytes;
         sum.output_bytes += statistics.output_bytes;
+        sum.not_thorough_count += statistics.not_thorough_count;
         sum.malformed_peer_count += statistics.malformed_peer_count;
         sum.cut_count += statistics.cut_count;
         sum.evicted_count += statistics.evicted_count;
@@ -475,6 +476,7 @@ fn write_groups(figures: &[Figures], line: &mut Line<'_>) {
 }
 
 fn write_persistence(core: &Context, now: Now, figures: &[Figures], line: &mut Line<'_>) {
+    let not_thorough_count = total(figures).not_thorough_count;
     let journal = &core.host.report.journal;
     let groups = || figures.iter().flat_map(|figures| &figures.groups);
     let loading = groups().any(|group| group.standing == "loading");
@@ -525,6 +527,7 @@ fn write_persistence(core: &Context, now: Now, figures: &[Figures], line: &mut L
             AppendFsync::No => "synced-by-the-system",
         },
     );
+    line("durability_all_refused", &not_thorough_count);
     line("log_writes", &journal.write_count);
     line("log_bytes_written", &journal.written_bytes);
     line("log_syncs", &journal.sync_count);

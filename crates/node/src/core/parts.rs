@@ -24,6 +24,7 @@ use crate::libraries::Libraries;
 use crate::roster::Member;
 use crate::scripts::Cache;
 use crate::stagger::Stage;
+use crate::thorough::Thorough;
 use crate::timeline;
 use crate::timeline::Timeline;
 use crate::undelivered::Delivery;
@@ -75,6 +76,8 @@ pub struct Questions {
     pub(crate) next_id: u64,
     /// Sessions that wait for other nodes to hold their writes.
     pub(crate) holder_waits: BTreeMap<u64, HolderWait>,
+    /// Replies that wait until every voter has what they say.
+    pub(crate) thorough: Thorough,
     /// Questions of other cores that wait for locks to go.
     pub(crate) deferred: Vec<Deferred>,
     /// The question being answered: who asked, and its number there.

@@ -158,6 +158,7 @@ impl Core {
             }
             Purpose::Reservation => {}
             Purpose::Holders { id } => self.holders_told(id, group, bytes, actions),
+            Purpose::Lacking => self.lacking_told(group, bytes),
             Purpose::Place { id } => self.leader_is_at(id, group, bytes, actions),
             Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
@@ -237,6 +238,7 @@ impl Core {
             }
             Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
             Purpose::Holders { id } => self.holders_told(id, group, &[], actions),
+            Purpose::Lacking => self.lacking_told(group, &[]),
             Purpose::Place { id } => self.leader_is_at(id, group, &[], actions),
             Purpose::Parameters { id } => self.parameters_refused(id, &text, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),

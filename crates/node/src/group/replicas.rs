@@ -12,7 +12,8 @@ use crate::settings::Settings;
 use crate::transaction::PrepareAnswer;
 
 impl Group {
-    /// How many other nodes hold the log up to a place, or to one of [`HOLDERS_APPLIED`] and [`HOLDERS_LOGGED`].
+    /// How many other nodes hold the log up to a place, or to one of [`HOLDERS_APPLIED`] and [`HOLDERS_LOGGED`], and which
+    /// voters do not. An entry that is logged at the level `disk` is held by those that have it there.
     pub(super) fn tell_holders(&self, place: u64, origin: &Origin, outlet: &mut Outlet<'_>) {
         let place = match place {
             HOLDERS_APPLIED => self.applied(),
@@ -23,6 +24,9 @@ impl Group {
         let mut answer = Vec::new();
         leb128::put(&mut answer, place);
         leb128::put(&mut answer, count as u64);
+        let lacking = self.replica.voters_without(place);
+        leb128::put(&mut answer, lacking.len() as u64);
+        lacking.iter().for_each(|node| leb128::put(&mut answer, *node));
         outlet.answer(origin, Observed::of_state(), answer);
     }
 

@@ -1,6 +1,6 @@
 //! Parts of a session that belong together.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use resp::{RequestParser, Writer};
 use stdx::Instant;
@@ -29,6 +29,10 @@ pub struct ClientOptions {
     pub no_touch: bool,
     /// CLIENT DURABILITY: when its changes count as kept.
     pub durability: Durability,
+    /// CLIENT DURABILITY ALL: they are answered when every voter has them.
+    pub by_all: bool,
+    /// CLIENT DURABILITY … ONCE: both are for one request.
+    pub once: Option<Once>,
     /// READONLY: it may be answered by replicas, if they are not too old.
     pub reading: Option<Box<Reading>>,
     /// What it wants to know of keys it has read; `None` if nothing.
@@ -76,6 +80,8 @@ pub struct Owed {
     pub(super) asked: VecDeque<Asked>,
     /// What transactions under way have queued, by the ticket of their EXEC.
     pub(super) queues: Vec<(u64, Box<[Asked]>)>,
+    /// Of those that it is owed, the changes that every voter must have.
+    pub(super) wanting: VecDeque<Wanting>,
     /// Ticket of the next reply to leave.
     pub(super) head: u64,
     /// Ticket of the next request.
@@ -93,4 +99,39 @@ pub struct Owed {
     /// Replies that came before their turn; the first belongs to `head`.
     pub(super) early: VecDeque<Option<Early>>,
     pub(super) early_bytes: usize,
+}
+
+/// What is in force for one request, and before and behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Once {
+    /// What was in force before it.
+    pub before: (Durability, bool),
+    /// The request has come.
+    pub is_used: bool,
+    /// The request may ask for its level again while it is under way: what comes next waits.
+    pub holds: bool,
+}
+
+impl ClientOptions {
+    /// CLIENT DURABILITY.
+    pub(crate) fn set_durability(&mut self, level: Durability, by_all: bool, is_once: bool) {
+        let before = self.once.map_or((self.durability, self.by_all), |once| once.before);
+        (self.durability, self.by_all) = (level, by_all);
+        self.once = is_once.then_some(Once { before, is_used: false, holds: false });
+    }
+
+    /// The request that the level is for is behind.
+    pub(crate) fn end_once(&mut self) {
+        if let Some(once) = self.once.take() {
+            (self.durability, self.by_all) = once.before;
+        }
+    }
+}
+
+/// A request of a client that wants every voter to have what it changes.
+#[derive(Debug)]
+pub(crate) struct Wanting {
+    pub(crate) ticket: u64,
+    /// The groups that it is about, as far as is known.
+    pub(crate) groups: BTreeSet<GroupId>,
 }

@@ -109,6 +109,214 @@ fn the_level_goes_with_a_request_to_the_node_that_leads_and_with_its_entry_to_al
     assert_eq!(nodes.host(gateway).received(client), "+OK");
 }
 
+/// Three nodes that hold their groups together, a client of one that leads none, and the node whose disk is slow.
+struct Slow {
+    nodes: Nodes,
+    gateway: usize,
+    slow: usize,
+    client: node::SessionId,
+}
+
+impl Slow {
+    fn new(cores: u16) -> Self {
+        let mut nodes = Nodes::of_cores(cores, &settings("everysec"));
+        nodes.upgrade();
+        let leader = nodes.leader().expect("elected");
+        let (gateway, slow) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+        let client = nodes.host(gateway).connect(0);
+        assert_eq!(nodes.run(gateway, client, "CLIENT DURABILITY all"), "+OK");
+        Self { nodes, gateway, slow, client }
+    }
+
+    fn send(&mut self, line: &str) {
+        let (gateway, client) = (self.gateway, self.client);
+        self.nodes.host(gateway).send(client, format!("{line}\r\n").as_bytes());
+        self.nodes.host(gateway).settle();
+    }
+
+    /// Time passes, while the disk of one node finishes nothing.
+    fn pass_slowly(&mut self, duration: Duration) -> String {
+        let (gateway, slow, client) = (self.gateway, self.slow, self.client);
+        self.nodes.host(slow).holds_flushes = true;
+        self.nodes.pass(duration);
+        self.nodes.host(gateway).received(client)
+    }
+
+    /// It has finished all that it was given.
+    fn finish(&mut self) -> String {
+        let (gateway, slow, client) = (self.gateway, self.slow, self.client);
+        self.nodes.host(slow).holds_flushes = false;
+        self.nodes.host(slow).sync();
+        self.nodes.host(slow).settle();
+        self.nodes.pass(Duration::from_millis(200));
+        self.nodes.host(gateway).received(client)
+    }
+}
+
+#[test]
+fn with_all_a_change_is_answered_when_every_voter_has_it_on_disk() {
+    for (cores, line, reply) in [
+        (1, "SET a 1", "+OK"),
+        (1, "MULTI\r\nINCR a\r\nINCR a\r\nEXEC", "+OK +QUEUED +QUEUED *2 :1 :2"),
+        (1, "EVAL \"return redis.call('incr','a')\" 1 a", ":1"),
+        (1, "CLIENT REQUESTID x\r\nINCR a", "+OK :1"),
+        (2, "MSET a 1 b 2 c 3", "+OK"),
+        (2, "MULTI\r\nINCR a\r\nINCR b\r\nCLIENT GETNAME\r\nEXEC", "+OK +QUEUED +QUEUED +QUEUED *3 :1 :1 $-1"),
+        (2, "EVAL \"redis.call('set','b',2) return redis.call('incr','a')\" 1 a", ":1"),
+        (2, "FLUSHALL", "+OK"),
+        (1, "LPUSH list x\r\nBLPOP list 0", ":1 *2 $4 list $1 x"),
+    ] {
+        let mut slow = Slow::new(cores);
+        // Its own entries of the start are behind.
+        slow.nodes.pass(Duration::from_secs(1));
+        slow.nodes.host(slow.slow).holds_flushes = true;
+        slow.send(line);
+        let early = slow.pass_slowly(Duration::from_secs(2));
+        let before = early.split(' ').filter(|word| *word == "+OK" || *word == "+QUEUED").count();
+        assert!(early.len() < reply.len() && early.split(' ').count() == before.max(1), "{line}: {early}");
+        let later = slow.finish();
+        assert_eq!(format!("{early} {later}").trim(), reply, "{line}");
+        assert_eq!(in_force(slow.nodes.host(slow.gateway), slow.client), "all");
+    }
+}
+
+#[test]
+fn with_all_a_pipeline_is_answered_in_order_and_reads_see_what_is_done() {
+    let mut slow = Slow::new(1);
+    slow.nodes.host(slow.slow).holds_flushes = true;
+    slow.send("SET a 1\r\nGET a\r\nINCR a\r\nPING");
+    assert_eq!(slow.pass_slowly(Duration::from_secs(1)), "");
+    // Others see what a majority has.
+    let other = slow.nodes.host(slow.gateway).connect(0);
+    let gateway = slow.gateway;
+    slow.nodes.host(gateway).send(other, b"GET a\r\nSET b 1\r\n");
+    slow.nodes.host(gateway).settle();
+    slow.nodes.pass(Duration::from_millis(200));
+    assert_eq!(slow.nodes.host(gateway).received(other), "$1 2 +OK");
+    assert_eq!(slow.finish(), "+OK $1 1 :2 +PONG");
+}
+
+/// A voter that is gone is waited for once; then it is known, and what is asked for is not begun.
+#[test]
+fn with_all_a_change_that_a_voter_lacks_is_not_confirmed_and_the_next_is_refused_at_once() {
+    let mut slow = Slow::new(1);
+    slow.nodes.host(slow.slow).holds_flushes = true;
+    slow.send("INCR a");
+    assert_eq!(slow.pass_slowly(Duration::from_millis(4_800)), "");
+    let told = slow.pass_slowly(Duration::from_millis(400));
+    let lacks = format!("node {} lacks it of group 0", slow.slow);
+    assert_eq!(
+        told,
+        format!(
+            "-NOREPLICAS The change is done, and a majority has it on disk, but not every voter 5 s later: {lacks}"
+        )
+    );
+    for line in ["INCR a", "MULTI\r\nINCR a\r\nEXEC"] {
+        slow.send(line);
+        let told = slow.pass_slowly(Duration::from_millis(200));
+        let refusal = "-NOREPLICAS Not done: not every voter has on disk what was done before: ";
+        assert!(told.contains(&format!("{refusal}{lacks}")), "{line}: {told}");
+    }
+    slow.send("GET a");
+    assert_eq!(slow.pass_slowly(Duration::from_millis(200)), "$1 1", "the first was done, the others were not");
+    let text = slow.nodes.run(slow.gateway, slow.client, "INFO persistence");
+    assert!(text.contains("durability_all_refused:3"), "{text}");
+    assert_eq!(slow.finish(), "");
+    slow.nodes.pass(Duration::from_millis(300));
+    slow.send("INCR a");
+    slow.nodes.pass(Duration::from_millis(200));
+    assert_eq!(slow.nodes.host(slow.gateway).received(slow.client), ":2");
+}
+
+/// A client that goes while its reply is held back has got nothing: what it took is put back.
+#[test]
+fn what_a_blocked_client_took_goes_back_while_a_voter_is_waited_for() {
+    let mut slow = Slow::new(1);
+    let (gateway, client) = (slow.gateway, slow.client);
+    let other = slow.nodes.host(gateway).connect(0);
+    slow.send("BLPOP list 0");
+    slow.nodes.pass(Duration::from_millis(200));
+    slow.nodes.host(slow.slow).holds_flushes = true;
+    slow.nodes.host(gateway).send(other, b"RPUSH list x\r\n");
+    slow.nodes.host(gateway).settle();
+    assert_eq!(slow.pass_slowly(Duration::from_secs(1)), "");
+    assert_eq!(slow.nodes.host(gateway).received(other), ":1");
+    assert_eq!(slow.nodes.run(gateway, other, "LLEN list"), ":0");
+    slow.nodes.host(gateway).close(client);
+    slow.nodes.host(gateway).settle();
+    slow.nodes.host(slow.slow).holds_flushes = false;
+    slow.nodes.host(slow.slow).sync();
+    slow.nodes.pass(Duration::from_secs(2));
+    assert_eq!(slow.nodes.run(gateway, other, "LRANGE list 0 -1"), "*1 $1 x");
+}
+
+#[test]
+fn all_means_the_one_disk_where_there_is_one_and_needs_a_level_where_there_are_several() {
+    let mut host = Host::new(2, settings("everysec"));
+    let client = host.connect(0);
+    assert_eq!(host.run(client, "CLIENT DURABILITY ALL"), "+OK");
+    for line in ["SET a 1", "SET b 1", "MSET a 1 b 2 c 3"] {
+        assert_eq!(answers(&mut host, client, line), (String::new(), "+OK".to_owned()), "{line}");
+    }
+    let mut nodes = Nodes::new();
+    let client = nodes.host(1).connect(0);
+    let told = nodes.run(1, client, "CLIENT DURABILITY all");
+    assert!(told.starts_with("-ERR CLIENT DURABILITY ALL needs level 2, and the cluster is at level 1"), "{told}");
+}
+
+#[test]
+fn a_level_may_be_asked_for_one_request() {
+    let mut host = Host::new(1, settings("everysec"));
+    let client = host.connect(0);
+    let ok = || "+OK".to_owned();
+    // It comes and goes with its request, also in a pipeline.
+    let line = "CLIENT DURABILITY disk ONCE\r\nSET a 1";
+    assert_eq!(answers(&mut host, client, line), (ok(), ok()));
+    assert_eq!(answers(&mut host, client, "SET a 2"), (ok(), String::new()));
+    let (early, late) = answers(&mut host, client, &format!("SET a 3\r\n{line}\r\nPING\r\nCLIENT INFO"));
+    assert!(!early.contains("PONG") && late.contains("+PONG") && !late.contains("durability="), "{early}, {late}");
+    // What CLIENT says of itself does not use it up, nor does a transaction that is not at its end.
+    assert_eq!(host.run(client, "CLIENT DURABILITY disk ONCE"), "+OK");
+    assert_eq!(in_force(&mut host, client), "disk");
+    assert_eq!(host.run(client, "CLIENT REQUESTID y"), "+OK");
+    assert_eq!(answers(&mut host, client, "INCR b"), (String::new(), ":1".to_owned()));
+    assert_eq!(in_force(&mut host, client), "server");
+    let transaction = "CLIENT DURABILITY disk ONCE\r\nMULTI\r\nINCR b\r\nEXEC";
+    assert_eq!(answers(&mut host, client, transaction), ("+OK +OK +QUEUED".to_owned(), "*1 :2".to_owned()));
+    assert_eq!(in_force(&mut host, client), "server");
+    let script = "CLIENT DURABILITY disk ONCE\r\nEVAL \"return redis.call('incr','b')\" 1 b";
+    assert_eq!(answers(&mut host, client, script), (ok(), ":3".to_owned()));
+    // One that is refused was one.
+    assert_eq!(host.run(client, "CLIENT DURABILITY disk ONCE"), "+OK");
+    assert!(host.run(client, "GET").starts_with("-ERR wrong number"), "it has no key");
+    assert_eq!(answers(&mut host, client, "SET a 4"), (ok(), String::new()));
+    assert_eq!(host.run(client, "CLIENT DURABILITY disk ONCE"), "+OK");
+    assert!(host.run(client, "NOTHING").starts_with("-ERR unknown command"), "there is none");
+    assert_eq!(answers(&mut host, client, "SET a 4"), (ok(), String::new()));
+    // Behind it is what was before it.
+    assert_eq!(host.run(client, "CLIENT DURABILITY disk"), "+OK");
+    assert_eq!(
+        answers(&mut host, client, "CLIENT DURABILITY server ONCE\r\nSET a 5"),
+        ("+OK +OK".to_owned(), String::new())
+    );
+    assert_eq!(answers(&mut host, client, "SET a 6"), (String::new(), ok()));
+    assert_eq!(host.run(client, "CLIENT DURABILITY server ONCE"), "+OK");
+    assert_eq!(host.run(client, "CLIENT DURABILITY all ONCE"), "+OK");
+    assert_eq!(in_force(&mut host, client), "all");
+    assert_eq!(answers(&mut host, client, "SET a 7"), (String::new(), ok()));
+    assert_eq!(in_force(&mut host, client), "disk");
+    assert_eq!(host.run(client, "RESET"), "+RESET");
+    assert_eq!(in_force(&mut host, client), "server");
+    for (line, refusal) in [
+        ("CLIENT DURABILITY disk TWICE", "-ERR syntax error"),
+        ("CLIENT DURABILITY disk ONCE ONCE", "-ERR syntax error"),
+        ("MULTI\r\nCLIENT DURABILITY disk ONCE\r\nEXEC", "+OK +QUEUED *1 -ERR CLIENT DURABILITY ... ONCE comes before"),
+    ] {
+        let told = host.run(client, line);
+        assert!(told.starts_with(refusal), "{line}: {told}");
+    }
+}
+
 /// How durable the entries are that end transactions of a group, since it had logged so many.
 fn durability_of_ends(host: &Host, group: u32, since: usize) -> Vec<Durability> {
     let ends = |entry: &&Entry| {

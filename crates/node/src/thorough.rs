@@ -1,0 +1,284 @@
+//! CLIENT DURABILITY ALL: a change is answered when every voter of its groups has it on disk.
+//!
+//! The change is logged at the level `disk`, so that each voter syncs it before it acknowledges it. What a majority
+//! acknowledges is committed, and comes back to the gateway, which keeps the reply. The leader of each group that the
+//! request was about then says which voters lack what it has applied; it is asked again, about the same place, until
+//! none does. One question is under way for a group at a time, and speaks for all replies that have come before it, so
+//! that the price is the same for one client and for a thousand.
+//!
+//! A change whose time is up is refused, though it is done. From then on the group is known to lack a voter: what is
+//! asked of it alone is refused before it is done, until its leader says that no voter lacks anything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use command::Refusal;
+use resp::Protocol;
+use stdx::{Duration, Instant, leb128};
+
+use crate::core::{Context, Core};
+use crate::event::{GroupId, NodeId, SessionId};
+use crate::group::Proof;
+use crate::letter::{HOLDERS_APPLIED, Request, RequestBody};
+use crate::limits;
+use crate::quorum::Answerable;
+use crate::relay::Purpose;
+
+/// Between two questions to the same leader, at first; twice as much each time, up to the longest.
+const INTERVAL_MIN: Duration = Duration::from_millis(1);
+const INTERVAL_MAX: Duration = Duration::from_millis(10);
+/// The same while what comes is refused.
+const INTERVAL_REFUSING: Duration = Duration::from_millis(100);
+/// When nobody has asked for so long, a leader is not asked either whether its voters are back.
+const DEMAND_LASTS: Duration = Duration::from_secs(60);
+
+/// A reply that waits in its session's place.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    pub(crate) session: SessionId,
+    pub(crate) ticket: u64,
+    /// The groups that it is about; none if that is not known, and then it is about all.
+    pub(crate) groups: BTreeSet<GroupId>,
+    pub(crate) proof: Proof,
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// Replies of a core that wait, and what its groups lack.
+#[derive(Debug, Default)]
+pub(crate) struct Thorough {
+    /// In the order in which they came, which is that in which their time is up.
+    kept: BTreeMap<u64, Waiting>,
+    next_id: u64,
+    lines: BTreeMap<GroupId, Line>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    kept: Kept,
+    /// Groups that have not said that all have it.
+    groups_left: usize,
+    until: Instant,
+}
+
+/// Replies that wait for one group.
+#[derive(Debug)]
+struct Line {
+    /// Those that the question is about.
+    asked: Vec<u64>,
+    /// Those that have come since.
+    waiting: Vec<u64>,
+    /// The place in the group's log that is asked about; 0 until its leader has named it.
+    place: u64,
+    is_under_way: bool,
+    again_at: Instant,
+    interval: Duration,
+    /// Voters that lacked something when the leader was asked last.
+    lacking: Vec<NodeId>,
+    /// Replies have been refused, and the group has not been whole since.
+    is_refusing: bool,
+    demanded: Instant,
+}
+
+impl Line {
+    fn new(now: Instant) -> Self {
+        Self {
+            asked: Vec::new(),
+            waiting: Vec::new(),
+            place: 0,
+            is_under_way: false,
+            again_at: now,
+            interval: INTERVAL_MIN,
+            lacking: Vec::new(),
+            is_refusing: false,
+            demanded: now,
+        }
+    }
+}
+
+impl Thorough {
+    /// A reply has what it needs of a group. Returns it when that was the last.
+    fn satisfy(&mut self, id: u64) -> Option<Kept> {
+        let waiting = self.kept.get_mut(&id)?;
+        waiting.groups_left -= 1;
+        if waiting.groups_left > 0 {
+            return None;
+        }
+        self.kept.remove(&id).map(|waiting| waiting.kept)
+    }
+
+    /// The first reply whose time is up, and what the groups lack that it waits for.
+    fn take_late(&mut self, now: Instant) -> Option<(Kept, Option<GroupId>, Vec<NodeId>)> {
+        let (id, _) = self.kept.first_key_value().filter(|(_, waiting)| waiting.until <= now)?;
+        let id = *id;
+        let mut late = (None, Vec::new());
+        for (group, line) in &mut self.lines {
+            let before = line.asked.len() + line.waiting.len();
+            line.asked.retain(|other| *other != id);
+            line.waiting.retain(|other| *other != id);
+            if before > line.asked.len() + line.waiting.len() {
+                line.is_refusing = true;
+                if late.0.is_none() || late.1.is_empty() {
+                    late = (Some(*group), line.lacking.clone());
+                }
+            }
+        }
+        self.kept.remove(&id).map(|waiting| (waiting.kept, late.0, late.1))
+    }
+
+    /// When there is something to do.
+    pub(crate) fn wake_at(&self) -> Option<Instant> {
+        let again = self.lines.values().filter(|line| !line.is_under_way).map(|line| line.again_at);
+        again.chain(self.kept.values().next().map(|waiting| waiting.until)).min()
+    }
+}
+
+impl Context {
+    fn lacks_voters(&self, group: Option<GroupId>, lacking: &[NodeId]) -> String {
+        let group = group.map_or_else(String::new, |group| format!(" of group {}", group.0));
+        match lacking {
+            [] => format!("the leader{group} has not said who lacks it"),
+            _ => {
+                let names: Vec<_> = lacking.iter().map(|node| self.name_of(*node)).collect();
+                format!("{} lacks it{}", names.join(", "), if group.is_empty() { "" } else { &group })
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Takes replies that sessions have kept back. True if there were any.
+    pub(crate) fn keep_back(&mut self) -> bool {
+        let kept = self.sessions.take_kept();
+        let any = !kept.is_empty();
+        let now = self.now.instant;
+        for kept in kept {
+            // What is on this disk is on all there are.
+            if !self.context.is_clustered {
+                self.give(kept);
+                continue;
+            }
+            let all = || (0..self.context.slots.group_count()).map(GroupId).collect();
+            let groups: BTreeSet<GroupId> = if kept.groups.is_empty() { all() } else { kept.groups.clone() };
+            let id = self.questions.thorough.next_id;
+            self.questions.thorough.next_id += 1;
+            for group in &groups {
+                let line = self.questions.thorough.lines.entry(*group).or_insert_with(|| Line::new(now));
+                line.demanded = now;
+                line.waiting.push(id);
+            }
+            let until = now + limits::ALL_VOTERS_PATIENCE;
+            self.questions.thorough.kept.insert(id, Waiting { kept, groups_left: groups.len(), until });
+            groups.into_iter().for_each(|group| self.ask_for_lacking(group));
+        }
+        any
+    }
+
+    /// Asks the leader of a group, unless it has been, and somebody waits for it.
+    fn ask_for_lacking(&mut self, group: GroupId) {
+        let Some(line) = self.questions.thorough.lines.get_mut(&group) else { return };
+        if line.is_under_way {
+            return;
+        }
+        if line.asked.is_empty() && !line.is_refusing {
+            if line.waiting.is_empty() {
+                self.questions.thorough.lines.remove(&group);
+                return;
+            }
+            (line.asked, line.place, line.interval) = (std::mem::take(&mut line.waiting), 0, INTERVAL_MIN);
+        }
+        line.is_under_way = true;
+        let place = if line.place == 0 { HOLDERS_APPLIED } else { line.place };
+        let origin = self.origin_of(SessionId { serial: 0, index: 0 });
+        let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(place));
+        self.relay.submit(request, Purpose::Lacking, Answerable::UNDER_WAY, self.now.instant);
+    }
+
+    /// A leader has said who lacks what; `bytes` are empty if it could not be asked.
+    pub(crate) fn lacking_told(&mut self, group: GroupId, bytes: &[u8]) {
+        let now = self.now.instant;
+        let Some(line) = self.questions.thorough.lines.get_mut(&group) else { return };
+        line.is_under_way = false;
+        let told = take_lacking(bytes);
+        if let Some((_, lacking)) = &told
+            && lacking.is_empty()
+        {
+            (line.place, line.is_refusing, line.lacking) = (0, false, Vec::new());
+            for id in std::mem::take(&mut line.asked) {
+                if let Some(kept) = self.questions.thorough.satisfy(id) {
+                    self.give(kept);
+                }
+            }
+            return self.ask_for_lacking(group);
+        }
+        if let Some((place, lacking)) = told {
+            (line.place, line.lacking) = (place, lacking);
+        }
+        line.again_at = now + if line.is_refusing { INTERVAL_REFUSING } else { line.interval };
+        line.interval = line.interval.saturating_mul(2).min(INTERVAL_MAX);
+    }
+
+    fn give(&mut self, kept: Kept) {
+        let Kept { session, ticket, proof, bytes, .. } = kept;
+        // What it took, if anything, has been taken back when it went.
+        if self.sessions.get(session).is_some() {
+            self.sessions.reply_proven(session, ticket, proof, &bytes);
+        }
+    }
+
+    /// Asks again where it is time, and refuses what has waited for too long.
+    pub(crate) fn pass_time_for_thorough(&mut self) {
+        if self.questions.thorough.lines.is_empty() {
+            return;
+        }
+        let now = self.now.instant;
+        while let Some((Kept { session, ticket, .. }, group, lacking)) = self.questions.thorough.take_late(now) {
+            self.context.statistics.not_thorough_count += 1;
+            let seconds = limits::ALL_VOTERS_PATIENCE.as_secs();
+            let text = format!(
+                "NOREPLICAS The change is done, and a majority has it on disk, but not every voter {seconds} s later: {}",
+                self.context.lacks_voters(group, &lacking)
+            );
+            if self.sessions.get(session).is_some() {
+                self.sessions.refuse(session, ticket, &text);
+            }
+        }
+        let is_forgotten =
+            |line: &Line| line.asked.is_empty() && line.waiting.is_empty() && now.since(line.demanded) >= DEMAND_LASTS;
+        self.questions.thorough.lines.retain(|_, line| line.is_under_way || !is_forgotten(line));
+        let is_due = |line: &Line| !line.is_under_way && line.again_at <= now;
+        let due: Vec<_> =
+            self.questions.thorough.lines.iter().filter(|(_, line)| is_due(line)).map(|(group, _)| *group).collect();
+        due.into_iter().for_each(|group| self.ask_for_lacking(group));
+    }
+
+    /// Refuses a change before it is done, if its client wants every voter to have it and one is known to be missing.
+    ///
+    /// # Errors
+    /// Which.
+    #[inline]
+    pub(crate) fn check_voters(&mut self, session: SessionId, group: GroupId) -> Result<(), Refusal> {
+        if self.questions.thorough.lines.is_empty() {
+            return Ok(());
+        }
+        let is_asked_for = self.sessions.get(session).is_some_and(|session| session.options.by_all);
+        let now = self.now.instant;
+        let Some(line) = self.questions.thorough.lines.get_mut(&group).filter(|line| is_asked_for && line.is_refusing)
+        else {
+            return Ok(());
+        };
+        line.demanded = now;
+        let lacking = line.lacking.clone();
+        self.context.statistics.not_thorough_count += 1;
+        let why = self.context.lacks_voters(Some(group), &lacking);
+        Err(Refusal::new(format!("NOREPLICAS Not done: not every voter has on disk what was done before: {why}")))
+    }
+}
+
+/// What a leader says: a place, how many others have it, and which voters do not. One that knows only level 1 does not
+/// say which.
+fn take_lacking(mut bytes: &[u8]) -> Option<(u64, Vec<NodeId>)> {
+    let place = leb128::take(&mut bytes)?;
+    _ = leb128::take(&mut bytes)?;
+    let count = leb128::take(&mut bytes)?;
+    let lacking: Vec<_> = (0..count).map_while(|_| leb128::take(&mut bytes)).map(NodeId).collect();
+    (lacking.len() as u64 == count).then_some((place, lacking))
+}
