@@ -272,10 +272,14 @@ impl Group {
         2 * active > left
     }
 
-    /// A voter that could lead as well as this node, or nearly so.
+    /// A voter that could lead as well as this node, or nearly so. One that has not said anything of itself may not know
+    /// yet who belongs to the cluster, and could finish nothing of what this leader has begun: it leads only if this
+    /// process stops, when anybody is better than nobody.
     pub(super) fn successor(&self, context: &Context, progress: &[Progress], seen: u64) -> Option<u64> {
         let is_going = |node: u64| self.is_leaving_here(&context.roster, node);
-        let could = |other: &&Progress| other.is_voter && is_well(other, seen) && !is_going(other.node);
+        let knows = |node: u64| context.is_stopping || context.neighbours.hears(NodeId(node));
+        let could =
+            |other: &&Progress| other.is_voter && is_well(other, seen) && !is_going(other.node) && knows(other.node);
         let fit = |other: &&Progress| (self.may_lead(other.node, context), !self.leader.pace.is_slow(other.node));
         progress.iter().filter(could).max_by_key(fit).map(|other| other.node)
     }

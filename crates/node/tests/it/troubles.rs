@@ -320,3 +320,24 @@ fn the_archive_is_told_when_a_leader_whose_log_may_be_shortened_has_no_room() {
     assert!(!alone.archived.is_empty() && alone.archived.iter().all(|news| !news.has_others));
     assert!(nodes.host(1).archived.iter().all(|news| news.has_others));
 }
+
+/// Nodes that know their cluster say every few hundred milliseconds how they are. A leader that leaves, or whose group
+/// moves away, waits until a voter has: one that does not know the cluster yet would lead, and take nothing further.
+#[test]
+fn a_node_that_may_not_know_its_cluster_is_not_given_a_group() {
+    const VITALS: u8 = 43;
+    let mut nodes = Nodes::new();
+    nodes.pass(Duration::from_secs(6));
+    let leader = nodes.leader().expect("elected");
+    let gateway = leader % 3 + 1;
+    let client = nodes.host(gateway).connect(0);
+    let silent = |_: usize, _: usize, kind: u8| kind != VITALS;
+    nodes.pass_while(Duration::from_secs(2), silent);
+    nodes.host(gateway).send(client, format!("HOLDFAST REMOVE {leader}\r\n").as_bytes());
+    nodes.host(gateway).settle();
+    nodes.pass_while(Duration::from_secs(5), silent);
+    assert_eq!(nodes.leader(), Some(leader), "nobody has said that it could");
+    assert_eq!(nodes.host(gateway).received(client), "+OK");
+    nodes.pass(Duration::from_secs(3));
+    assert!(nodes.leader().is_some_and(|next| next != leader), "{:?}", nodes.leader());
+}
