@@ -374,6 +374,36 @@ fn a_script_without_an_end_lets_others_work_and_can_be_killed() {
     }
 }
 
+/// A long script says again and again that it needs its keys. A transaction that waits for them is given up after as long
+/// as a request waits, and lets go what it has locked elsewhere: others need not wait for the script on its account.
+#[test]
+fn who_waits_for_a_long_script_keeps_nobody_waiting_for_longer_than_a_request_may() {
+    let mut host = Host::new(3, settings("always"));
+    let clients = [0, 1, 2].map(|core| host.connect(core));
+    let group_of = |key: &str| stdx::slot::slot_of(key.as_bytes()).0 * 3 / 16_384;
+    let key_of =
+        |group: u16| (0..).map(|number| format!("k{number}")).find(|key| group_of(key) == group).expect("a key");
+    let [first, last] = [key_of(0), key_of(2)];
+    assert_eq!(host.run(clients[0], "CONFIG SET busy-reply-threshold 1000000"), "+OK");
+    host.send(clients[0], &request(&["EVAL", "redis.call('set', KEYS[1], 1) while true do end", "1", &last]));
+    host.pass(Duration::from_millis(100));
+    host.send(clients[1], &request(&["MSET", &first, "mset", &last, "mset"]));
+    host.pass(Duration::from_millis(100));
+    host.send(clients[2], &request(&["APPEND", &first, "x"]));
+    let pass = |host: &mut Host, steps: u32| (0..steps).for_each(|_| host.pass(Duration::from_millis(100)));
+    pass(&mut host, 40);
+    assert_eq!(host.received(clients[1]), "", "the script may end");
+    assert_eq!(host.received(clients[2]), "", "the lock is a living transaction's");
+    pass(&mut host, 30);
+    let told = host.received(clients[1]);
+    assert!(told.starts_with("-CLUSTERDOWN") && !told.contains("unknown"), "{told}");
+    assert_eq!(host.received(clients[2]), ":1", "and has been let go");
+    assert_eq!(host.run(clients[2], "SCRIPT KILL"), "+OK");
+    pass(&mut host, 100);
+    assert!(host.received(clients[0]).starts_with("-ERR Script killed by user"));
+    assert_eq!(host.run(clients[2], &format!("MGET {first} {last}")), "*2 $1 x $-1");
+}
+
 #[test]
 fn a_long_script_ends_as_a_short_one_does() {
     everywhere(|host| {
