@@ -109,6 +109,9 @@ pub struct BenchArguments {
     /// Database to select
     #[arg(long, default_value_t = 0)]
     pub database: u32,
+    /// What each connection asks for with CLIENT DURABILITY, of a Holdfast server: disk, memory, all
+    #[arg(long, value_name = "LEVEL")]
+    pub durability: Option<String>,
     /// Do not load the keys first, though the workload reads them
     #[arg(long)]
     pub no_load: bool,
@@ -156,6 +159,7 @@ impl BenchArguments {
             password: None,
             tls: TlsArguments::default(),
             database: 0,
+            durability: None,
             no_load: false,
             seed: 1,
             server_pid: Vec::new(),
@@ -235,12 +239,14 @@ struct Greeting {
     security: Option<ClientSecurity>,
     bytes: Vec<u8>,
     replies: usize,
+    /// What connections ask for with CLIENT DURABILITY.
+    durability: Option<String>,
 }
 
 impl Greeting {
     fn new(arguments: &BenchArguments) -> Result<Self> {
         let security = arguments.tls.security()?;
-        let mut greeting = Self { security, bytes: Vec::new(), replies: 0 };
+        let mut greeting = Self { security, bytes: Vec::new(), replies: 0, durability: None };
         match (&arguments.user, &password_of(arguments.password.as_deref())) {
             (Some(user), password) => greeting.say(&["AUTH", user, password.as_deref().unwrap_or_default()]),
             (None, Some(password)) => greeting.say(&["AUTH", password]),
@@ -248,6 +254,10 @@ impl Greeting {
         }
         if arguments.database != 0 {
             greeting.say(&["SELECT", &arguments.database.to_string()]);
+        }
+        if let Some(level) = &arguments.durability {
+            greeting.say(&["CLIENT", "DURABILITY", level]);
+            greeting.durability = Some(level.clone());
         }
         Ok(greeting)
     }
@@ -320,6 +330,10 @@ impl Greeting {
             (Some(durability), _) => durability,
             (_, Some("0")) => "no log (appendonly no)".to_owned(),
             _ => text(&["CONFIG", "GET", "appendfsync"])?,
+        };
+        let durability = match &self.durability {
+            Some(level) => format!("{durability}; connections ask for {level}"),
+            None => durability,
         };
         Ok(if durability.is_empty() { version } else { format!("{version}, {durability}") })
     }
@@ -665,7 +679,7 @@ impl Drop for Progress {
 
 /// True if a server there answers questions about its data: one that is up may still be loading them.
 pub fn serves(address: SocketAddr) -> bool {
-    let mut greeting = Greeting { security: None, bytes: Vec::new(), replies: 0 };
+    let mut greeting = Greeting { security: None, bytes: Vec::new(), replies: 0, durability: None };
     greeting.say(&["DBSIZE"]);
     greeting.try_on(address).is_ok()
 }
