@@ -165,6 +165,7 @@ pub const CHECKS: &[(&str, &str)] = &[
     ("load.large_replies", "replies are large"),
     ("load.connections", "clients connect again and again"),
     ("load.big_keys", "there are very large keys"),
+    ("load.hot_keys", "one key takes much of the time"),
     ("load.client_buffers", "a client leaves its replies unread"),
     ("limits.files", "the server may open too few files"),
     ("limits.backlog", "the queue of new connections is short"),

@@ -15,7 +15,8 @@ use crate::parse::{self, Throttling};
 use crate::probes::percentile;
 use crate::server_checks::{self as checks, Commands, NOT_HERE};
 use crate::talk::{
-    self, Client, DialError, Dialer, Info, KeySample, Link, PATIENCE, PastStall, SlowCommand, ask, is_late, shortened,
+    self, Client, DialError, Dialer, HotKey, Info, KeySample, Link, PATIENCE, PastStall, SlowCommand, ask, is_late,
+    shortened,
 };
 use crate::watch::{Watch, Watched, watch};
 
@@ -71,6 +72,7 @@ pub struct Reading {
     clients: Result<Vec<Client>, String>,
     configuration: Result<BTreeMap<String, String>, String>,
     keys: Result<KeySample, String>,
+    hot: Result<Vec<HotKey>, String>,
     throughput: Result<f64, String>,
     events: String,
     connections: u64,
@@ -176,6 +178,10 @@ impl Reading {
             past: match first.is_holdfast() {
                 true => talk::black_box(&mut link),
                 false => Err("only Holdfast keeps a black box".to_owned()),
+            },
+            hot: match first.is_holdfast() {
+                true => talk::hot_keys(&mut link),
+                false => Err("only Holdfast counts them all the time; in Redis 8.6 see HOTKEYS".to_owned()),
             },
             times: (before, times(&mut link)),
             events: delays(&mut link),
@@ -296,6 +302,7 @@ impl Reading {
             slow,
             checks::connections(&self.first, &self.last, self.connections),
             checks::big_keys(self.keys.as_ref().map_err(String::as_str)),
+            checks::hot_keys(self.hot.as_deref().map_err(String::as_str)),
             checks::client_buffers(self.clients.as_deref().map_err(String::as_str)),
         ];
         let explained = explained + findings.iter().map(|it| it.stalled).sum::<f64>();

@@ -7,7 +7,7 @@ use crate::host::{Consumer, Thread};
 use crate::host_checks::{bytes, millis, name_consumers, percent};
 use crate::parse;
 use crate::probes::percentile;
-use crate::talk::{Client, Info, KeySample, PastStall, SlowCommand};
+use crate::talk::{Client, HotKey, Info, KeySample, PastStall, SlowCommand};
 use crate::thresholds::*;
 use crate::watch::{Shares, Watch};
 
@@ -323,6 +323,37 @@ pub fn big_keys(keys: Result<&KeySample, &str>) -> Finding {
         !named.is_empty(),
         0.0,
         "split it into many keys; read parts of it; remove it with UNLINK, not DEL",
+    )
+}
+
+/// Keys that many commands are about, by the counts of the server.
+pub fn hot_keys(keys: Result<&[HotKey], &str>) -> Finding {
+    let keys = match keys {
+        Ok(keys) => keys,
+        Err(why) => return Finding::unknown("load.hot_keys", why),
+    };
+    let reference = format!("at most {} of one core's time", percent(HOT_KEY_SHARE_MAX));
+    let Some(hottest) = keys.first() else {
+        return Finding::fine("load.hot_keys", "none stands out", reference);
+    };
+    let told = |key: &HotKey| {
+        format!(
+            "{}: {} of a core's time, {} of the calls, {:.0}/s",
+            key.name,
+            percent(key.share),
+            percent(key.calls_share),
+            key.calls_per_second
+        )
+    };
+    // Few calls that take long are slow commands, whatever the key.
+    let is_hot = |key: &&HotKey| key.share > HOT_KEY_SHARE_MAX && key.calls_per_second > HOT_KEY_CALLS_MIN;
+    let worst = keys.iter().find(is_hot);
+    let detail = keys.iter().take(3).map(told).collect::<Vec<_>>().join("; ");
+    Finding::fine("load.hot_keys", percent(worst.unwrap_or(hottest).share), reference).detail(detail).guilty_if(
+        worst.is_some(),
+        worst.map_or(0.0, |key| key.share.min(1.0)),
+        "one key is served by one core, however many there are: cache it in the clients (CLIENT TRACKING), spread it over \
+         several keys, or read it from replicas",
     )
 }
 
@@ -647,6 +678,24 @@ mod tests {
         assert!(found.detail.contains("keys takes 5.0 ms a call"), "{found:?}");
         let refused = Commands { slow: Err("NOPERM"), ..commands(&[], &none, &none) };
         check(&slow_commands(&refused), Unknown, 0.0);
+    }
+
+    #[test]
+    fn a_key_is_hot_if_many_calls_take_much_of_a_core() {
+        let key = |name: &str, share, calls_per_second| HotKey {
+            name: name.to_owned(),
+            share,
+            calls_share: 0.5,
+            calls_per_second,
+        };
+        check(&hot_keys(Err("only Holdfast counts them")), Unknown, 0.0);
+        check(&hot_keys(Ok(&[])), Fine, 0.0);
+        check(&hot_keys(Ok(&[key("a", 0.15, 90_000.0)])), Fine, 0.0);
+        // Ten calls a second that take half of the time are slow, and not many.
+        check(&hot_keys(Ok(&[key("slow", 0.5, 10.0)])), Fine, 0.0);
+        let found = hot_keys(Ok(&[key("slow", 0.5, 10.0), key("hot", 0.3, 90_000.0)]));
+        check(&found, Guilty, 0.3);
+        assert!(found.detail.contains("hot: 30.0 % of a core's time, 50.0 % of the calls, 90000/s"), "{found:?}");
     }
 
     #[test]

@@ -217,6 +217,46 @@ fn past_stall(entry: &Frame) -> Option<PastStall> {
     })
 }
 
+/// A key that has taken much lately.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HotKey {
+    /// Its name, shortened.
+    pub name: String,
+    /// The part of one core's time that its commands took.
+    pub share: f64,
+    /// Its part of the calls of the node.
+    pub calls_share: f64,
+    /// Calls in a second.
+    pub calls_per_second: f64,
+}
+
+/// The keys that a server has found to take much in the last minutes, what takes most time first. Only Holdfast counts
+/// them all the time.
+///
+/// # Errors
+/// See [`ask`].
+pub fn hot_keys(link: &mut dyn Link) -> Result<Vec<HotKey>, String> {
+    Ok(parse_hot_keys(&ask(link, &["HOLDFAST", "HOTKEYS", "10"])?))
+}
+
+fn parse_hot_keys(reply: &Frame) -> Vec<HotKey> {
+    let number = |map: &Frame, name| match field(map, name) {
+        Some(Frame::Integer(number)) => *number as f64,
+        _ => 0.0,
+    };
+    let seconds = (number(reply, "window_ms") / 1e3).max(1.0);
+    let calls = number(reply, "calls").max(1.0);
+    let key = |key: &Frame| {
+        Some(HotKey {
+            name: shortened(&text(field(key, "key")?)),
+            share: number(key, "time_us") / 1e6 / seconds,
+            calls_share: number(key, "calls") / calls,
+            calls_per_second: number(key, "calls") / seconds,
+        })
+    };
+    field(reply, "keys").and_then(Frame::elements).unwrap_or_default().iter().filter_map(key).collect()
+}
+
 /// A field of a map, in the form of either version of the protocol.
 fn field<'a>(map: &'a Frame, name: &str) -> Option<&'a Frame> {
     let is_name = |frame: &Frame| frame.as_bytes() == Some(name.as_bytes());
@@ -412,6 +452,23 @@ mod tests {
         assert_eq!(slow_command(&Frame::Null), None);
         assert_eq!(slow_command(&Frame::Array(vec![Frame::Null])), None);
         assert_eq!(shortened(&"é".repeat(70)).chars().count(), 61);
+    }
+
+    #[test]
+    fn hot_keys_are_told_as_parts_of_a_cores_time_and_of_all_calls() {
+        let bulk = |text: &str| Frame::Bulk(text.into());
+        let map = |fields: &[(&str, Frame)]| {
+            Frame::Array(fields.iter().flat_map(|(name, value)| [bulk(name), value.clone()]).collect())
+        };
+        let key = map(&[("key", bulk("a\n")), ("calls", Frame::Integer(40)), ("time_us", Frame::Integer(500_000))]);
+        let reply = map(&[
+            ("window_ms", Frame::Integer(2_000)),
+            ("calls", Frame::Integer(80)),
+            ("keys", Frame::Array(vec![key, Frame::Null])),
+        ]);
+        let expected = HotKey { name: "a ".into(), share: 0.25, calls_share: 0.5, calls_per_second: 20.0 };
+        assert_eq!(parse_hot_keys(&reply), [expected]);
+        assert!(parse_hot_keys(&Frame::Null).is_empty());
     }
 
     #[test]

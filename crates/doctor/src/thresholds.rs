@@ -109,6 +109,10 @@ pub const CONNECTIONS_PER_SECOND_MAX: f64 = 100.0;
 pub const CONNECTION_COST_SECONDS: f64 = 1e-4;
 /// Bytes of a key that stall others when it is read, copied, moved or deleted as a whole.
 pub const BIG_KEY_BYTES: u64 = 10 * 1024 * 1024;
+/// Part of one core's time that commands on one key may take. It lies on one core, however many there are.
+pub const HOT_KEY_SHARE_MAX: f64 = 0.2;
+/// Calls in a second below which a key is not hot: if they take long, they are slow.
+pub const HOT_KEY_CALLS_MIN: f64 = 100.0;
 /// Bytes of replies that a client has not fetched: the limit at which Redis's defaults cut subscribers off.
 pub const UNREAD_BYTES: u64 = 32 * 1024 * 1024;
 /// Resident to used memory. MEMORY DOCTOR of Redis complains above 1.4 and beyond 10 MB; a ratio alone lies where

@@ -278,6 +278,8 @@ impl Console {
             "/api/slowlog" => replied(&mut session, &[b"SLOWLOG", b"GET", b"128"]),
             "/api/clients" => replied(&mut session, &[b"CLIENT", b"LIST"]),
             "/api/info" => replied(&mut session, &[b"INFO", b"everything"]),
+            "/api/plan" => replied(&mut session, &[b"HOLDFAST", b"PLAN"]),
+            "/api/hotkeys" => hot_keys(&mut session),
             "/api/keys" => keys(&mut session, request),
             "/api/key" => key(&mut session, request),
             _ => return Err(Response::error(404, "there is nothing of this name")),
@@ -350,11 +352,37 @@ fn replied(session: &mut Session, words: &[&[u8]]) -> Result<Value, Unanswered> 
     Ok(error_of(&frame).unwrap_or_else(|| json!({ "reply": of_frame(&frame, usize::MAX) })))
 }
 
-/// One step through the keys that match a pattern: `match`, `cursor`, `db`. A name that is shown may be no text: `id`
-/// is what leads to the key.
+/// The keys that have taken the most lately.
+fn hot_keys(session: &mut Session) -> Result<Value, Unanswered> {
+    let frame = session.ask_one(&[b"HOLDFAST", b"HOTKEYS", b"100"])?;
+    if let Some(refusal) = error_of(&frame) {
+        return Ok(refusal);
+    }
+    let field = |map: &Frame, name: &str| match map {
+        Frame::Map(pairs) => {
+            pairs.iter().find(|(key, _)| key.as_bytes() == Some(name.as_bytes())).map(|(_, it)| it.clone())
+        }
+        _ => None,
+    };
+    let shown = |map: &Frame, name: &str| field(map, name).map_or(Value::Null, |frame| of_frame(&frame, 64));
+    let list = field(&frame, "keys").unwrap_or(Frame::Null);
+    let keys = list.elements().unwrap_or_default().iter().map(|key| {
+        let name = field(key, "key").unwrap_or(Frame::Null);
+        let name = name.as_bytes().unwrap_or_default();
+        json!({ "name": text(name, 512), "id": encode(name), "calls": shown(key, "calls"), "time_us": shown(key, "time_us") })
+    });
+    let keys: Vec<_> = keys.collect();
+    let [window_ms, calls, time_us] = ["window_ms", "calls", "time_us"].map(|name| shown(&frame, name));
+    Ok(json!({ "window_ms": window_ms, "calls": calls, "time_us": time_us, "keys": keys }))
+}
+
+/// One step through the keys that match a pattern: `match`, `cursor`, `db`; with `sizes` the bytes of each as well. A
+/// name that is shown may be no text: `id` is what leads to the key.
 fn keys(session: &mut Session, request: &Request) -> Result<Value, Unanswered> {
     /// Keys looked at in a step: few enough that others wait for less than a millisecond.
     const COUNT: &[u8] = b"500";
+    /// The same, where each of them is asked for its size.
+    const SIZES_COUNT: &[u8] = b"100";
     if let Some(refusal) = choose_database(session, request)? {
         return Ok(refusal);
     }
@@ -364,17 +392,23 @@ fn keys(session: &mut Session, request: &Request) -> Result<Value, Unanswered> {
     };
     let pattern = request.query.get("match").filter(|pattern| !pattern.is_empty());
     let pattern = pattern.map_or(&b"*"[..], Vec::as_slice);
-    let frame = session.ask_one(&[b"SCAN", cursor.as_bytes(), b"MATCH", pattern, b"COUNT", COUNT])?;
+    let has_sizes = request.text("sizes") == "1";
+    let count = if has_sizes { SIZES_COUNT } else { COUNT };
+    let frame = session.ask_one(&[b"SCAN", cursor.as_bytes(), b"MATCH", pattern, b"COUNT", count])?;
     let Some([next, Frame::Array(names)]) = frame.elements() else {
         return Ok(error_of(&frame).unwrap_or_else(|| json!({ "error": "ERR no step of a scan" })));
     };
     let names: Vec<&[u8]> = names.iter().filter_map(Frame::as_bytes).collect();
-    let questions = names.iter().flat_map(|name| [vec![&b"TYPE"[..], name], vec![&b"PTTL"[..], name]]);
+    let questions = names.iter().flat_map(|name| {
+        let size = has_sizes.then(|| vec![&b"MEMORY"[..], b"USAGE", name]);
+        [vec![&b"TYPE"[..], name], vec![&b"PTTL"[..], name]].into_iter().chain(size)
+    });
     let replies = session.ask(&questions.collect::<Vec<_>>())?;
-    let keys = names.iter().zip(replies.chunks(2)).map(|(name, replies)| {
+    let keys = names.iter().zip(replies.chunks(2 + usize::from(has_sizes))).map(|(name, replies)| {
         json!({
             "name": text(name, 512), "id": encode(name),
             "type": of_frame(&replies[0], 256), "ttl_ms": of_frame(&replies[1], 256),
+            "memory": replies.get(2).map_or(Value::Null, |reply| of_frame(reply, 256)),
         })
     });
     let keys: Vec<_> = keys.collect();

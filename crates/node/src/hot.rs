@@ -6,7 +6,10 @@
 //! takes over that of the lightest, and its count. So a count may be too high, by no more than one part in
 //! [`KEYS_MAX`] of all, and a key that has more than that has a counter.
 //!
-//! Nothing that is logged or replicated depends on any of this.
+//! Nothing that is logged or replicated depends on any of this. What is counted without being asked for is in
+//! [`recent`].
+
+mod recent;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +18,9 @@ use stdx::slot::slot_of;
 use stdx::{Prng, UnixMillis};
 
 use crate::commands::Known;
+
+pub use recent::HotKeys;
+pub(crate) use recent::Recent;
 
 /// Keys that have a counter, for each of the two measures.
 const KEYS_MAX: usize = 256;
@@ -72,16 +78,17 @@ impl Weights {
         if is_sampled {
             self.sampled += weight;
             let share = weight / key_count as u64;
-            keys.iter().filter(|key| is_meant(key)).for_each(|key| self.add_key(key, share));
+            keys.iter().filter(|key| is_meant(key)).for_each(|key| self.add_key(key, share, KEYS_MAX));
         }
     }
 
-    fn add_key(&mut self, key: &[u8], weight: u64) {
+    /// So many keys have a counter.
+    fn add_key(&mut self, key: &[u8], weight: u64, count_max: usize) {
         if let Some(count) = self.keys.get_mut(key) {
             *count += weight;
         } else if key.len() <= KEY_BYTES_MAX {
             let mut inherited = 0;
-            if self.keys.len() == KEYS_MAX
+            if self.keys.len() == count_max
                 && let Some((lightest, count)) = self.keys.iter().min_by_key(|(_, count)| **count)
             {
                 inherited = *count;
@@ -98,6 +105,16 @@ impl Weights {
         self.selected += other.selected;
         self.sampled += other.sampled;
         other.keys.iter().for_each(|(key, count)| *self.keys.entry(key.clone()).or_default() += count);
+    }
+
+    /// What a key weighs; 0 if it has no counter.
+    fn of(&self, key: &[u8]) -> u64 {
+        self.keys.get(key).copied().unwrap_or(0)
+    }
+
+    /// The keys that have a counter.
+    fn names(&self) -> impl Iterator<Item = &[u8]> {
+        self.keys.keys().map(Vec::as_slice)
     }
 
     /// The heaviest keys, the heaviest first; of equal ones in the order of their names.

@@ -20,7 +20,7 @@ use stdx::{Duration, Instant, UnixMillis};
 
 use crate::catalog::{catalog, container_of, full_name};
 use crate::commands::Known;
-use crate::hot::{Hot, Load, Plan};
+use crate::hot::{Hot, HotKeys, Load, Plan, Recent};
 use crate::limits::{HEAVY_WORK_COUNT_MAX, HEAVY_WORK_MIN};
 use crate::settings::Settings;
 use crate::statistics::{SlowEntry, shorten};
@@ -106,9 +106,21 @@ pub struct Timings {
     pub(crate) unix: UnixMillis,
     /// What keys take, if somebody wants to know.
     hot: Option<Box<Hot>>,
+    /// Which have taken the most lately.
+    recent: Recent,
 }
 
 const PLACES: usize = 512;
+
+/// True for one call of each [`SAMPLE`]: at first the first, and then another one each time, so that requests that come
+/// again and again in the same order are all measured.
+#[inline]
+fn is_sampled(seen: u32) -> bool {
+    /// 2^32 over the golden ratio: its multiples spread evenly over all 32 bits.
+    const SPREAD: u32 = 0x9E37_79B9;
+    let (block, place) = (seen / SAMPLE, seen % SAMPLE);
+    place == (block.wrapping_mul(SPREAD) >> (32 - SAMPLE.ilog2())) ^ 1
+}
 
 impl Timings {
     pub(crate) fn new(stopwatch: fn() -> Instant, settings: &Settings) -> Self {
@@ -140,6 +152,7 @@ impl Timings {
             has_histograms: false,
             unix: UnixMillis(0),
             hot: None,
+            recent: Recent::new(),
         };
         this.obey(settings);
         this
@@ -210,7 +223,7 @@ impl Timings {
         timing.seen = timing.seen.wrapping_add(1);
         let is_quick = timing.is_constant || (timing.is_fast && args.len() <= QUICK_WORDS_MAX);
         let is_wanted = if is_quick { self.wants_quick } else { self.wants_others };
-        is_wanted || timing.seen % SAMPLE == 1 || self.hot.is_some()
+        is_wanted || is_sampled(timing.seen) || self.hot.is_some()
     }
 
     /// A command begins. `None` if this call is not measured.
@@ -280,8 +293,10 @@ impl Timings {
         if self.has_histograms {
             figures.histogram.note(nanos);
         }
+        let known = timing.known;
+        self.recent.add(known, args, nanos, u64::from(stands_for), self.unix);
         if let Some(hot) = &mut self.hot {
-            hot.add_time(timing.known, args, nanos, self.unix);
+            hot.add_time(known, args, nanos, self.unix);
         }
         if self.slow_us >= 0 && nanos / 1_000 >= self.slow_us.unsigned_abs() {
             self.record_slow(place, nanos, args);
@@ -365,6 +380,11 @@ impl Timings {
         if self.delay_ms > 0 && millis >= self.delay_ms {
             self.delays.note(cause, self.unix, millis);
         }
+    }
+
+    /// The keys that have taken the most lately.
+    pub(crate) fn hot_keys(&self) -> HotKeys {
+        self.recent.told(self.unix)
     }
 
     /// Begins to count what keys take. False if that is going on.

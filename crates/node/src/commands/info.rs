@@ -331,6 +331,12 @@ fn write_memory(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     line("lazyfreed_objects", &sum(|removals| removals.freed_later));
 }
 
+/// Of the last minutes: the part of a core's time that one key took most, and of its calls, in thousandths.
+pub(crate) fn hottest_per_mille(figures: &[Figures]) -> (u64, u64) {
+    let most = |part: fn(&Figures) -> u64| figures.iter().map(part).max().unwrap_or(0);
+    (most(|figures| figures.hottest_per_mille.0), most(|figures| figures.hottest_per_mille.1))
+}
+
 fn write_stats(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     let report = &core.host.report;
     let sum = total(figures);
@@ -348,6 +354,10 @@ fn write_stats(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     line("core_wakes", &report.core_wake_count);
     line("core_helps", &report.core_help_count);
     line("core_threads", &report.core_thread_count);
+    let (time, calls) = hottest_per_mille(figures);
+    let percent = |per_mille: u64| format!("{:.1}", per_mille as f64 / 10.0);
+    line("hottest_key_core_percent", &percent(time));
+    line("hottest_key_calls_percent", &percent(calls));
     line("expired_keys", &groups_of(figures).map(|group| group.removals.expired).sum::<u64>());
     line("expired_subkeys", &groups_of(figures).map(|group| group.removals.expired_fields).sum::<u64>());
     line("evicted_keys", &groups_of(figures).map(|group| group.evicted_count).sum::<u64>());

@@ -42,7 +42,7 @@ pub use connection::REDIS_VERSION;
 pub(crate) use connection::{describe, selected};
 pub(crate) use debug::{sleep_duration, write_sample};
 pub(crate) use describe::categories_of;
-pub(crate) use info::{fields as info_fields, total_calls, total_errors, total_times};
+pub(crate) use info::{fields as info_fields, hottest_per_mille, total_calls, total_errors, total_times};
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
 
 use crate::core::{Context, Core};
@@ -465,6 +465,7 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             core.weigh_replies();
             Answer::Hot(core.context.timings.hot())
         }
+        Question::HotKeys => Answer::HotKeys(core.context.timings.hot_keys()),
         Question::ResetHot => {
             core.context.timings.reset_hot();
             Answer::Done

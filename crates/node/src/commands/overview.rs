@@ -14,6 +14,7 @@ use crate::bulletin::{Bulletin, Feed, Follower};
 use crate::core::Context;
 use crate::event::{Action, FollowerReport, FollowersForm, GroupId, Lane, LinkReport, NodeId};
 use crate::holders;
+use crate::hot::HotKeys;
 use crate::limits;
 use crate::roster::{Member, host_and_port, name_of};
 use crate::stagger::Stage;
@@ -127,6 +128,12 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             syntax: "[count]",
             flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
             ..local("stalls", -2, stalls)
+        },
+        ControlCommand {
+            summary: "Shows the keys that took the most time and calls of this node in the last minutes.",
+            syntax: "[count]",
+            flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
+            ..node("hotkeys", -2, |_, _| Ok(Question::HotKeys), hot_keys)
         },
         ControlCommand {
             summary: "Returns the offset of the Redis stream after earlier writes, once so many have acknowledged it.",
@@ -673,10 +680,34 @@ fn timeline(_: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mu
     Ok(())
 }
 
-/// Happenings or stalls that are told unless a number is given.
+fn hot_keys(_: &mut Local<'_>, args: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
+    let count = wanted_count(args)?;
+    let mut sum = HotKeys::default();
+    for answer in answers {
+        if let Answer::HotKeys(told) = answer {
+            sum.join(told);
+        }
+    }
+    let us = |nanos: u64| nanos / 1_000;
+    let mut fields = Fields::new(writer, 4);
+    fields.number("window_ms", sum.window_ms);
+    fields.number("calls", sum.calls);
+    fields.number("time_us", us(sum.nanos));
+    sum.keys.truncate(count);
+    fields.name("keys").array(sum.keys.len());
+    for key in &sum.keys {
+        let mut fields = Fields::new(fields.writer, 3);
+        fields.name("key").bulk(&key.key);
+        fields.number("calls", key.calls);
+        fields.number("time_us", us(key.nanos));
+    }
+    Ok(())
+}
+
+/// Happenings, stalls or keys that are told unless a number is given.
 const LATEST_COUNT: usize = 100;
 
-/// How many of the latest are wanted: the only argument, if there is one.
+/// How many are wanted: the only argument, if there is one.
 fn wanted_count(args: Args<'_>) -> Result<usize, Refusal> {
     match args.get(2).map(|word| std::str::from_utf8(word).ok()?.parse::<usize>().ok()) {
         None => Ok(LATEST_COUNT),
@@ -780,8 +811,11 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     fields.node("leader", leader);
     fields.node("preferred", core.roster.preferred(group));
     fields.text("here", own.map_or("loading", |own| own.standing));
-    fields.number("term", own.map_or(0, |own| own.term));
-    fields.number("applied", own.map_or(0, |own| own.applied));
+    // Of a group that lives on other nodes its leader tells.
+    let here = own.filter(|own| !is_elsewhere(own));
+    let of_leader = |figure: fn(&Bulletin) -> u64| told.map_or(0, |(told, _)| figure(told));
+    fields.number("term", here.map_or_else(|| of_leader(|told| told.term), |own| own.term));
+    fields.number("applied", here.map_or_else(|| of_leader(|told| told.applied), |own| own.applied));
     fields.number("last", told.map_or(0, |(told, _)| told.last));
     fields.number("told_ms", told.map_or(0, |(_, age_ms)| age_ms));
     fields.number("to_give", core.slots_to_give(group));

@@ -14,7 +14,7 @@ use crate::blocking::WaitEnd;
 use crate::bulletin::Bulletin;
 use crate::evaluate::Running;
 use crate::event::{CoreId, GroupId, NodeId, UsersFile};
-use crate::hot::{Hot, Plan};
+use crate::hot::{Hot, HotKeys, Plan};
 use crate::parameters::Pairs;
 use crate::pubsub::{Kind, Message};
 use crate::statistics::{SlowEntry, Statistics};
@@ -165,6 +165,8 @@ pub enum Question {
     StopHot((u64, u64)),
     /// What have keys taken?
     Hot,
+    /// Which keys have taken the most lately?
+    HotKeys,
     /// Forget that.
     ResetHot,
     /// Forget them.
@@ -256,6 +258,8 @@ pub enum Answer {
     Delays(Delays),
     /// To [`Question::Hot`]; nothing if nothing is or was counted.
     Hot(Option<Box<Hot>>),
+    /// To [`Question::HotKeys`].
+    HotKeys(HotKeys),
     /// To [`Question::Slowlog`].
     Slowlog(Vec<SlowEntry>),
     /// To [`Question::Timeline`], the oldest first.
@@ -285,6 +289,8 @@ pub struct Figures {
     pub calls: Calls,
     /// What it has measured of commands, by their place in the catalog.
     pub times: Vec<(usize, TimeFigures)>,
+    /// Of the last minutes: the part of this core's time that its hottest key took, and of its calls, in thousandths.
+    pub hottest_per_mille: (u64, u64),
     /// Open sessions.
     pub session_count: u64,
     /// Bytes of memory that they take.

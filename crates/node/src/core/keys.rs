@@ -30,6 +30,7 @@ impl Core {
 
     /// This core's figures, for INFO.
     pub(crate) fn figures(&self, with_histograms: bool) -> Figures {
+        let hot = self.context.timings.hot_keys();
         let databases = (0..self.context.settings.databases)
             .map(|database| {
                 let mut sum = (0, 0, 0, 0);
@@ -49,6 +50,7 @@ impl Core {
             per_second: self.context.rates.per_second,
             calls: self.sessions.calls.clone(),
             times: self.context.timings.figures(with_histograms),
+            hottest_per_mille: (hot.time_per_mille(), hot.calls_per_mille()),
             session_count: self.sessions.len() as u64,
             session_bytes: self.sessions.iter().map(|session| session.memory_bytes() as u64).sum(),
             input_bytes_max: self.sessions.iter().map(|session| session.input_bytes() as u64).max().unwrap_or(0),

@@ -8,7 +8,7 @@ use stdx::{Duration, Instant};
 
 use super::{Facts, Gathered};
 use crate::catalog::catalog;
-use crate::commands::Figures;
+use crate::commands::{Figures, hottest_per_mille};
 use crate::timing::Histogram;
 
 /// What a figure is counted in.
@@ -117,6 +117,7 @@ pub const SERIES: &[Series] = &[
     peak("other_max", Unit::Nanos),
     mean("stalls", Unit::PerSecond),
     mean("stalled", Unit::PerMille),
+    mean("hottest_key", Unit::PerMille),
 ];
 
 /// Of one family of commands: calls, and how long the measured ones took.
@@ -152,8 +153,8 @@ pub struct Totals {
     families: [Family; FAMILY_COUNT],
     /// Clients, waiting clients, keys, memory: used, resident, of keys, of clients; duration of the last sync, bytes of
     /// log that wait and that are kept, bytes that wait on links, the lag of the slowest follower in microseconds,
-    /// bytes admitted and not applied, groups led.
-    now: [u64; 14],
+    /// bytes admitted and not applied, groups led, the part of a core's time that its hottest key takes.
+    now: [u64; 15],
 }
 
 impl Totals {
@@ -214,6 +215,7 @@ impl Totals {
                 lag_ms.unwrap_or(0) * 1_000,
                 groups().map(|group| group.window_bytes).sum(),
                 groups().filter(|group| group.bulletin.is_some()).count() as u64,
+                hottest_per_mille(figures).0,
             ],
         }
     }
@@ -275,8 +277,8 @@ impl Totals {
             now(12),
             now(13),
         ];
-        let stalls = [host(|totals| totals.stalls), share(|totals| totals.stalled_us)];
-        let mut all = told.into_iter().chain(families.into_iter().flatten()).chain(stalls);
+        let last = [host(|totals| totals.stalls), share(|totals| totals.stalled_us), now(14)];
+        let mut all = told.into_iter().chain(families.into_iter().flatten()).chain(last);
         let told = from_fn(|_| all.next().expect("as many as there are series"));
         debug_assert!(all.next().is_none());
         told

@@ -6,7 +6,7 @@ use super::Kind::{self, Counter, Gauge, Histogram, Summary};
 use super::Source::{Field, Own};
 use super::{Metric, Samples, Seconds, View};
 use crate::bulletin::{Bulletin, Follower};
-use crate::commands::{GroupFigures, total_calls, total_errors, total_times};
+use crate::commands::{GroupFigures, hottest_per_mille, total_calls, total_errors, total_times};
 use crate::event::{Lane, LinkReport};
 
 /// Bounds of histograms, as powers of two of a nanosecond: from a microsecond to nine seconds.
@@ -388,6 +388,20 @@ pub const METRICS: &[Metric] = &[
         "Threads that wait for the sockets of cores: one for all of them, or more while there is work and room for that.",
         &[],
         |view, out| out.is(view.facts.report.core_thread_count),
+    ),
+    own(
+        "holdfast_hottest_key_core_ratio",
+        Gauge,
+        "Part of one core's time that its hottest key took in the last minutes.",
+        &[],
+        |view, out| out.is(hottest_per_mille(view.figures).0 as f64 / 1e3),
+    ),
+    own(
+        "holdfast_hottest_key_calls_ratio",
+        Gauge,
+        "Part of one core's calls that were about one key in the last minutes.",
+        &[],
+        |view, out| out.is(hottest_per_mille(view.figures).1 as f64 / 1e3),
     ),
     own(
         "holdfast_events_total",

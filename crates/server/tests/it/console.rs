@@ -120,6 +120,8 @@ fn the_page_comes_from_here_alone_and_strangers_see_nothing_else() {
         "/api/slowlog",
         "/api/clients",
         "/api/info",
+        "/api/plan",
+        "/api/hotkeys",
         "/api/keys",
         "/api/key?name=a",
         "/api/nothing",
@@ -193,7 +195,7 @@ fn a_user_sees_what_that_user_may_and_only_while_there_is_one() {
     for path in ["/api/session", "/api/history", "/api/timeline", "/api/stalls"] {
         assert_eq!(browser.get(path).status, 200, "{path}");
     }
-    for path in ["/api/slowlog", "/api/clients", "/api/info", "/api/keys?db=1"] {
+    for path in ["/api/slowlog", "/api/clients", "/api/info", "/api/plan", "/api/hotkeys", "/api/keys?db=1"] {
         let (status, why) = browser.get(path).error();
         assert!(status == 403 && why.starts_with("NOPERM"), "{path}: {status} {why}");
     }
@@ -254,6 +256,9 @@ fn keys_of_all_types_and_names_are_shown_as_what_they_are() {
     assert_eq!(show("set")["value"].to_string(), r#"["0",["m"]]"#);
     assert_eq!(show("zset")["value"].to_string(), r#"[["one",1.5],["two",2.0]]"#);
     assert_eq!(show("stream")["value"].to_string(), r#"[["1-1",["f","v"]]]"#);
+    let sized = browser.get("/api/keys?match=long&sizes=1").json();
+    assert!(sized["keys"][0]["memory"].as_i64().is_some_and(|bytes| bytes >= 10_000), "{sized}");
+    assert!(found["keys"][0]["memory"].is_null(), "nobody has asked for sizes: {found}");
     let long = show("long");
     assert!(long["length"] == 10_000 && long["value"].as_str().is_some_and(|text| text.len() == 4_096));
     assert_eq!(browser.get("/api/key?name=nothing").error().1, "ERR no such key");
@@ -304,6 +309,33 @@ fn figures_and_stalls_are_kept_and_shown_while_a_core_is_busy() {
     let stall = slept().expect("just seen");
     assert_eq!((&stall["cause"], &stall["core"]), (&Value::from("blocked"), &Value::from(0)), "{stall}");
     assert!(stall["window_us"].as_u64() >= stall["took_us"].as_u64(), "{stall}");
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn hot_keys_are_known_without_having_been_asked_for() {
+    let (_folder, server, mut browser) = server(&[]);
+    let mut client = server.client();
+    assert_eq!(client.show("HOLDFAST PLAN"), "[]");
+    let name = b"hot\xff";
+    for _ in 0..50 {
+        (0..200).for_each(|_| client.send(&[&b"GET"[..], name]).expect("a connection"));
+        (0..200).for_each(|_| _ = client.receive().expect("a reply"));
+    }
+    assert_eq!(browser.log_in("").status, 200);
+    assert_eq!(browser.get("/api/plan").json()["reply"], Value::Array(Vec::new()));
+    let told = browser.get("/api/hotkeys").json();
+    let keys = told["keys"].as_array().expect("keys");
+    let hot = keys.iter().find(|key| key["name"] == "hot\\xff").unwrap_or_else(|| panic!("it is not in {told}"));
+    assert_eq!(hot["id"], "hot%FF", "{told}");
+    // One call in so many is looked at: the figure is an estimate.
+    assert!(hot["calls"].as_u64().is_some_and(|calls| (2_000..50_000).contains(&calls)), "{told}");
+    assert!(told["calls"].as_u64().is_some_and(|calls| (9_000..12_000).contains(&calls)), "{told}");
+    let info = client.show("INFO stats");
+    let percent = info.split("hottest_key_calls_percent:").nth(1).unwrap_or_default();
+    let end = percent.find(|at: char| !at.is_ascii_digit() && at != '.').unwrap_or(percent.len());
+    assert!(percent[..end].parse::<f64>().is_ok_and(|percent| percent > 20.0), "{info}");
+    assert_eq!(client.show("HOLDFAST HOTKEYS x"), "(error) ERR value is not an integer or out of range");
     assert!(server.stop().status.success());
 }
 

@@ -141,6 +141,22 @@ fn storms_of_connections_and_stopped_processes_are_named() {
 }
 
 #[test]
+fn the_hottest_key_is_named() {
+    let folder = Folder::new();
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
+    let mut client = server.client();
+    (0..300).for_each(|nth| _ = client.call(&["RPUSH", "hot", &nth.to_string()]));
+    let place = format!("127.0.0.1:{}", server.port());
+    let load = || _ = client.call(&["LRANGE", "hot", "0", "-1"]);
+    let report = meanwhile(load, || examine(&["--server", &place]));
+    let found = finding(&report, "load.hot_keys");
+    assert_ne!(found["verdict"], "unknown", "{report}");
+    // How much of a core's time one client takes is not for a test to say.
+    assert!(found["detail"].as_str().is_some_and(|detail| detail.starts_with("hot: ")), "{found}");
+    assert!(server.stop().status.success());
+}
+
+#[test]
 fn servers_are_compared() {
     let folder = Folder::new();
     let start = |name: &str, slow: &str| {

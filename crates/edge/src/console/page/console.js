@@ -227,6 +227,8 @@ function findings() {
   if (!state.stalls && stalled > 20) {
     say(1, `Cores of this node stand still for ${FORMATS.per_mille(stalled)} of the time of one core; why, is not for this user to see.`, "stalls");
   }
+  const hottest = last("hottest_key");
+  if (hottest > 200) say(1, `The commands on one key take ${FORMATS.per_mille(hottest)} of the time of a core.`, "hot");
   const evicted = mean("evicted", 60);
   if (evicted) say(1, `Memory is full: ${count(evicted)} keys a second are evicted.`, "overview");
   const refused = mean("clients_refused", 60);
@@ -270,6 +272,7 @@ const CHARTS = [
   ["Sync of the log", ["log_sync"], "log"],
   ["Slowest follower", ["follower_lag"]],
   ["Cores that stood still", ["stalled"]],
+  ["Hottest key, of one core's time", ["hottest_key"]],
   ["Processor time", ["cpu_user", "cpu_system"]],
   ["Memory", ["memory_resident", "memory_used", "memory_keys", "memory_clients"]],
   ["Network", ["input", "output", "link_bytes"]],
@@ -279,6 +282,8 @@ const CHARTS = [
   ["Keys found, missed, expired, evicted", ["hits", "misses", "expired", "evicted"]],
   ["Error replies", ["errors", "clients_refused"]],
 ];
+/** The charts that begin with these figures. */
+const charts_of = (...names) => names.map((name) => CHARTS.find(([, figures]) => figures[0] === name));
 const LABELS = {
   read_calls: "reads", write_calls: "writes", script_calls: "scripts", other_calls: "others", read_p50: "p50", read_p99: "p99",
   read_max: "longest", write_p50: "p50", write_p99: "p99", write_max: "longest", script_p99: "scripts", other_p99: "others",
@@ -287,6 +292,7 @@ const LABELS = {
   output: "to clients", link_bytes: "to nodes", log_bytes: "log", checkpoint_bytes: "checkpoints", log_waiting: "log",
   link_waiting: "links", window: "not applied", clients: "open", clients_waiting: "waiting for data", hits: "found",
   misses: "missed", expired: "expired", evicted: "evicted", errors: "errors", clients_refused: "connections refused",
+  hottest_key: "the hottest key",
 };
 const EVENT_COLOURS = { refusal: "--bad", slow: "--warn", link: "--warn", leader: "--accent", "hand-over": "--accent" };
 
@@ -516,6 +522,12 @@ function refresh_overview() {
 
 const cluster_page = () => h("div", {}, h("div", { class: "card", id: "nodes" }), h("div", { class: "card", id: "groups" }));
 
+/** Slots of a group: after moves they are many runs, and the replicas beside them are what the page is about. */
+function slots_cell(text) {
+  const runs = text.split(",");
+  return runs.length <= 3 ? cell(text, "nowrap") : cell(`${runs.slice(0, 2).join(",")} and ${runs.length - 2} more`, "nowrap", text);
+}
+
 const STATES = { here: "good", up: "good", down: "bad", leaving: "warn", joining: "warn", removed: "warn" };
 
 function refresh_cluster() {
@@ -550,7 +562,7 @@ function refresh_cluster() {
     });
     const remark = group.leader === null ? `no leader for ${millis(group.leaderless_ms)}`
       : group.to_give > 0 ? `${group.to_give} slots to give` : group.here === "serving" || group.here === "following" ? "" : group.here;
-    return h("tr", {}, cell(group.group), cell(group.slots, "nowrap"), cells, number(group.term), number(group.last),
+    return h("tr", {}, cell(group.group), slots_cell(group.slots), cells, number(group.term), number(group.last),
       cell(remark, group.leader === null ? "bad" : ""));
   });
   fill($("groups"), h("h2", {}, "Groups and their replicas"),
@@ -559,7 +571,7 @@ function refresh_cluster() {
 }
 
 function timeline_page() {
-  const charts = CHARTS.slice(0, 1).concat(CHARTS.slice(4, 7));
+  const charts = charts_of("read_calls", "log_sync", "follower_lag", "stalled");
   return h("div", {}, h("div", { class: "charts" }, make_charts(charts)), h("div", { class: "card", id: "events" }));
 }
 
@@ -579,7 +591,7 @@ function refresh_timeline() {
   if (nearest && state.scroll) { $("marked").scrollIntoView({ block: "center" }); state.scroll = false; }
 }
 
-const stalls_page = () => h("div", {}, h("div", { class: "charts" }, make_charts([CHARTS[6], CHARTS[7]])), h("div", { class: "card", id: "stalls" }));
+const stalls_page = () => h("div", {}, h("div", { class: "charts" }, make_charts(charts_of("stalled", "cpu_user"))), h("div", { class: "card", id: "stalls" }));
 
 function refresh_stalls() {
   draw_charts();
@@ -622,12 +634,99 @@ async function refresh_clients() {
       ["output", "number"], ["flags"]], rows, "none"));
 }
 
-const keys = { cursor: "0", found: [], is_done: false, pattern: "", database: "0", run: 0 };
+const hot_page = () => h("div", {}, h("div", { class: "charts" }, make_charts(charts_of("hottest_key", "cpu_user", "read_calls"))),
+  h("div", { class: "card" }, h("h2", {}, "Keys that take the most"), h("p", { class: "soft" },
+    "Of this node's clients, in the last one to two minutes; estimated from a sample. The commands of one key run on one core, however many there are."),
+  h("div", { id: "hot" })));
+
+async function refresh_hot() {
+  draw_charts();
+  if (!is_due("hot", 5000)) return;
+  const { window_ms, calls, time_us, keys: found } = await ask("/api/hotkeys");
+  const box = $("hot");
+  if (!box) return;
+  const part = (value, of) => (of > 0 ? `${(100 * Math.min(value / of, 1)).toFixed(1)} %` : "–");
+  const rows = found.map((key) => h("tr", {}, cell(h("button", { type: "button", class: "mono", onclick: () => show_key(key) }, key.name || "(empty)"), "wide"),
+    number(part(key.time_us, window_ms * 1000)), number(part(key.time_us, time_us)), number(part(key.calls, calls)),
+    number(`${count(Math.round(key.calls / Math.max(window_ms / 1000, 1)))}/s`), number(key.calls > 0 ? micros(key.time_us / key.calls) : "–")));
+  fill(box, table([["key"], ["of one core's time", "number"], ["of all time", "number"], ["of all calls", "number"], ["calls", "number"], ["a call takes", "number"]],
+    rows, "No key stands out: none has more than 3 % of the calls or of the time."));
+}
+
+const operations_page = () => h("div", {}, h("div", { class: "card", id: "moves" }), h("div", { class: "card", id: "copies" }));
+
+const text_or = (error) => h("p", { class: "bad" }, error);
+
+async function refresh_operations() {
+  const told = (path) => ask(path).catch((error) => ({ error: error.message }));
+  const [plan, info] = await Promise.all([told("/api/plan"), told("/api/info")]);
+  if (!$("moves")) return;
+  show_moves(plan);
+  show_copies(info);
+}
+
+function show_moves(plan) {
+  const cluster = state.cluster;
+  const names = (nodes) => nodes.map(node_name).join(", ");
+  const differ = (one, other) => [...one].sort().join() !== [...other].sort().join();
+  const moving = (cluster?.groups || []).filter((group) => group.placed.length > 0 && differ(group.placed, group.voters)).map((group) => {
+    const given = group.followers.filter((follower) => follower.feed === "checkpoint")
+      .map((follower) => `${node_name(follower.node)} has ${bytes(Math.max(0, group.bytes - follower.behind_bytes))} of ${bytes(group.bytes)}`);
+    return h("tr", {}, number(group.group), cell(names(group.voters), "wide"), cell(names(group.placed), "wide"), cell(given.join("; ") || "–", "wide"));
+  });
+  const steps = (plan.reply || []).map((step) => h("tr", {}, number(step.group), cell(names(step.nodes), "wide"), number(bytes(step.bytes)),
+    number(step.seconds > 0 ? seconds(step.seconds) : "–"), cell(with_names(step.reason), "wide")));
+  const stages = { writing: "writes a checkpoint", due: "waits for its turn to write a checkpoint" };
+  const at_work = (cluster?.nodes || []).filter((node) => stages[node.checkpoint]).map((node) => h("p", {}, `${node_name(node.id)} ${stages[node.checkpoint]}.`));
+  fill($("moves"), h("h2", {}, "Groups that move"),
+    cluster && !cluster.balancing ? h("p", { class: "warn" }, "The balancer is off: groups stay where they are.") : null,
+    table([["group", "number"], ["is on"], ["goes to"], ["how far"]], moving, "No group moves."),
+    h("h2", {}, "What the balancer would do next"),
+    plan.error ? text_or(plan.error) : table([["group", "number"], ["to"], ["bytes", "number"], ["takes", "number"], ["because"]], steps, "Nothing: each node holds its share."),
+    h("h2", {}, "Checkpoints"), at_work.length > 0 ? at_work : h("p", { class: "soft" }, "No node writes one, and none waits for its turn."));
+}
+
+function show_copies(info) {
+  if (info.error) { fill($("copies"), h("h2", {}, "Backups, archive, sites"), text_or(info.error)); return; }
+  const fields = new Map(info.reply.split("\r\n").map((line) => { const at = line.indexOf(":"); return [line.slice(0, at), line.slice(at + 1)]; }));
+  const field = (name) => fields.get(name) || "";
+  const ago = (age_s) => (age_s < 0 ? "never" : `${seconds(age_s)} ago`);
+  const list = (rows) => h("dl", {}, rows.filter((row) => row[1] !== "").flatMap(([name, value, style]) => [h("dt", {}, name), h("dd", { class: style }, value)]));
+  const backups = fields.has("backups_kept") ? list([
+    ["made by", field("backup_maker") === "1" ? "this node" : "the node that leads group 0"],
+    ["now", field("backup_in_progress") === "1" ? "one is made" : "none is made"],
+    ["the newest", ago(Number(field("backup_last_good_age_s"))), Number(field("backup_last_good_age_s")) < 0 ? "warn" : ""],
+    ["kept", field("backups_kept")], ["made and failed since the start", `${field("backups_made")} and ${field("backups_failed")}`],
+    ["the last failure", field("backup_last_fault"), "bad"],
+  ]) : h("p", { class: "soft" }, "None are scheduled (backup-dir).");
+  const archive = field("archive_state") === "off" ? h("p", { class: "soft" }, "None is kept (archive).") : list([
+    ["state", field("archive_state"), field("archive_state") === "ok" ? "good" : "bad"], ["what is wrong", field("archive_fault"), "bad"],
+    ["behind", `${millis(Number(field("archive_lag_ms")))}, ${count(Number(field("archive_lacking_entries")))} entries`],
+    ["never archived", Number(field("archive_lost_entries")) > 0 ? `${field("archive_lost_entries")} entries` : "", "bad"],
+    ["written", `${bytes(Number(field("archive_bytes_written")))} for ${bytes(Number(field("archive_entry_bytes")))}`],
+  ]);
+  const followers = [...fields].filter(([name]) => /^site_follower\d+$/.test(name)).map(([, line]) => {
+    const parts = Object.fromEntries(line.split(",").map((part) => part.split("=")));
+    return h("tr", {}, cell(parts.address, "nowrap"), cell(parts.state), number(millis(Number(parts.lag_ms))), number(bytes(Number(parts.pending_bytes))), number(parts.ratio));
+  });
+  const near = field("site_backlog") === "on" ? [list([
+    ["kept for others", `${bytes(Number(field("site_backlog_bytes")))} of ${field("site_backlog_bytes_max")}`], ["what is wrong", field("site_backlog_fault"), "bad"]]),
+  table([["cluster that follows"], ["state"], ["behind", "number"], ["waiting", "number"], ["ratio", "number"]], followers, "No cluster follows from this node.")] : [];
+  const far = fields.has("site_follows") ? [list([
+    ["follows", field("site_follows")], ["state", field("site_state")], ["behind", millis(Number(field("site_lag_ms")))],
+    ["not received", bytes(Number(field("site_pending_bytes")))], ["cuts", field("site_line_cuts")], ["the last cut", field("site_last_cut")]])] : [];
+  const sites = near.length + far.length > 0 ? near.concat(far) : h("p", { class: "soft" }, "This cluster follows none, and keeps nothing for one that follows.");
+  fill($("copies"), h("h2", {}, "Scheduled backups"), backups, h("h2", {}, "Archive"), archive, h("h2", {}, "Sites"), sites);
+}
+
+const keys = { cursor: "0", found: [], is_done: false, pattern: "", database: "0", run: 0, by_size: false, looked_at: 0 };
 
 function keys_page() {
   const form = h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); search(); } },
     h("label", { class: "grow" }, "Begins with, or a pattern with * and ?", h("input", { id: "pattern", name: "pattern", value: keys.pattern, spellcheck: "false", autocapitalize: "off" })),
     h("label", {}, "Database", h("input", { id: "database", type: "number", min: "0", value: keys.database })),
+    h("label", {}, "Order", h("select", { id: "by-size" }, h("option", { value: "", selected: !keys.by_size }, "as found"),
+      h("option", { value: "1", selected: keys.by_size }, "largest first"))),
     h("button", { type: "submit", class: "primary" }, "Find"));
   return h("div", { class: "card" }, h("h2", {}, "Keys"), h("p", { class: "soft" }, "Reads only. What is shown is what your user may read."), form,
     h("div", { id: "keys-list", "aria-live": "polite" }));
@@ -635,30 +734,47 @@ function keys_page() {
 
 function search() {
   const text = $("pattern").value;
-  Object.assign(keys, { cursor: "0", found: [], is_done: false, pattern: text, database: $("database").value || "0", run: keys.run + 1 });
+  Object.assign(keys, { cursor: "0", found: [], is_done: false, pattern: text, database: $("database").value || "0", run: keys.run + 1,
+    by_size: $("by-size").value === "1", looked_at: 0 });
   more_keys();
 }
 
-/** Walks until there is a page of keys more, for ten seconds at most, and shows how far it is. */
+const LARGEST_SHOWN = 200;
+
+/**
+ * Walks until there is a page of keys more, for ten seconds at most, and shows how far it is. For the largest keys it
+ * walks through all, and gives others nine tenths of the time.
+ */
 async function more_keys() {
   const run = keys.run;
   let shown = Date.now();
   const pattern = /[*?[\\]/.test(keys.pattern) ? keys.pattern : `${keys.pattern}*`;
-  const [end, wanted] = [Date.now() + 10000, keys.found.length + 100];
+  const [end, wanted] = keys.by_size ? [Infinity, Infinity] : [Date.now() + 10000, keys.found.length + 100];
   try {
     do {
-      const query = new URLSearchParams({ match: pattern, cursor: keys.cursor, db: keys.database });
+      const began = Date.now();
+      const query = new URLSearchParams({ match: pattern, cursor: keys.cursor, db: keys.database, sizes: keys.by_size ? "1" : "" });
       const answer = await ask(`/api/keys?${query}`);
       if (run !== keys.run) return;
       keys.cursor = answer.cursor;
       keys.found.push(...answer.keys);
+      keys.looked_at += answer.keys.length;
       keys.is_done = answer.cursor === "0";
+      if (keys.by_size) keep_largest();
       if (Date.now() - shown > 1000) { shown = Date.now(); show_keys(); }
-    } while (!keys.is_done && keys.found.length < wanted && Date.now() < end && state.page === "keys");
-    show_keys();
+      if (keys.by_size && !keys.is_done) await sleep(9 * (Date.now() - began));
+    } while (!keys.is_done && keys.found.length < wanted && Date.now() < end && state.page === "keys" && run === keys.run);
+    if (run === keys.run) show_keys();
   } catch (error) {
     if ($("keys-list")) fill($("keys-list"), h("p", { class: "bad" }, error.message));
   }
+}
+
+const size_of = (key) => (typeof key.memory === "number" ? key.memory : -1);
+
+function keep_largest() {
+  keys.found.sort((a, b) => size_of(b) - size_of(a));
+  keys.found.length = Math.min(keys.found.length, LARGEST_SHOWN);
 }
 
 const ttl = (ms) => (typeof ms !== "number" ? ms : ms < 0 ? "–" : millis(ms));
@@ -667,10 +783,11 @@ function show_keys() {
   const box = $("keys-list");
   if (!box) return;
   const rows = keys.found.slice(0, 5000).map((key) => h("tr", {}, cell(h("button", { type: "button", class: "mono", onclick: () => show_key(key) }, key.name || "(empty)"), "wide"),
-    cell(key.type), number(ttl(key.ttl_ms))));
-  const more = keys.is_done ? h("p", { class: "soft" }, `${keys.found.length} found; that is all.`)
+    keys.by_size ? number(typeof key.memory === "number" ? bytes(key.memory) : key.memory ?? "–") : null, cell(key.type), number(ttl(key.ttl_ms))));
+  const more = keys.by_size ? h("p", { class: "soft" }, `${count(keys.looked_at)} keys looked at${keys.is_done ? "; that is all" : ", and the walk goes on while this page is open"}. The ${LARGEST_SHOWN} largest are shown.`)
+    : keys.is_done ? h("p", { class: "soft" }, `${keys.found.length} found; that is all.`)
     : h("p", {}, `${keys.found.length} found so far. `, h("button", { type: "button", onclick: () => more_keys() }, "More"));
-  fill(box, table([["name"], ["type"], ["time to live", "number"]], rows, "None so far."), more);
+  fill(box, table([["name"], ...(keys.by_size ? [["memory", "number"]] : []), ["type"], ["time to live", "number"]], rows, "None so far."), more);
 }
 
 async function show_key(key) {
@@ -717,6 +834,8 @@ const PAGES = [
   ["slow", "Slow commands", page_with("slow", "Slow commands", "Of this node's clients, the latest first."), refresh_slow],
   ["clients", "Clients", page_with("clients", "Clients of this node"), refresh_clients],
   ["keys", "Keys", keys_page, () => {}],
+  ["hot", "Hot keys", hot_page, refresh_hot],
+  ["operations", "Operations", operations_page, refresh_operations],
 ];
 
 function show_page() {
@@ -728,9 +847,13 @@ function show_page() {
   canvases = [];
   $("tip")?.remove();
   fill($("nav"), PAGES.map(([id, title]) => h("a", { href: `#${id}`, "aria-current": id === state.page ? "page" : null }, title)));
+  // On a phone there is not room for all of them.
+  $("nav").querySelector("[aria-current]").scrollIntoView({ block: "nearest", inline: "center" });
   document.title = `${page[1]} – Holdfast`;
   fill($("view"), page[2]());
   if (state.page === "keys" && keys.found.length > 0) show_keys();
+  if (state.page === "keys" && keys.by_size && !keys.is_done && keys.looked_at > 0) { keys.run += 1; more_keys(); }
+  due.hot = 0;
   refresh_page();
 }
 
@@ -782,7 +905,7 @@ async function poll() {
       const own = (state.cluster?.nodes || []).find((node) => node.state === "here");
       $("where").textContent = `${own?.clients || location.host}${state.user && state.user !== "default" ? `, as ${state.user}` : ""}`;
       show_verdict();
-      const is_slow = state.page === "slow" || state.page === "clients";
+      const is_slow = ["slow", "clients", "operations"].includes(state.page);
       if (is_slow ? is_due("page", 5000) : wishes.length > 0) await refresh_page();
     }
     await sleep(500);
