@@ -38,7 +38,10 @@ impl Place {
             Some(("file", path)) if path.starts_with('/') => Ok(Self::Directory(PathBuf::from(path))),
             Some(("file", _)) => Err("the directory of an archive is named from the root: file:///DIRECTORY".into()),
             Some(("s3", place)) => Bucket::from_environment(place).map(|bucket| Self::Bucket(Box::new(bucket))),
-            _ => Err("an archive is a directory, file:///DIRECTORY, or in a bucket, s3://BUCKET/PREFIX".to_owned()),
+            _ => {
+                Err("an archive is named file:///DIRECTORY, with the whole path of a directory, or s3://BUCKET/PREFIX"
+                    .to_owned())
+            }
         };
         found.map_err(|why| format!("{address}: {why}"))
     }

@@ -24,6 +24,7 @@ pub(crate) use staging::staging;
 
 use crate::bench::Progress;
 use crate::cluster::door::Door;
+use crate::waiting::{self, SILENCE};
 use manifest::{MANIFEST_FILE, Manifest};
 
 /// Makes, lists and checks backups.
@@ -196,9 +197,6 @@ pub struct Pace {
     is_quiet: bool,
 }
 
-/// Work that takes no longer than this is not talked about.
-const SILENCE: Duration = Duration::from_secs(2);
-
 /// Lines of progress where nobody watches a terminal come so far apart.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -221,6 +219,12 @@ impl Pace {
             self.told = Instant::now();
             eprintln!("{}", line());
         }
+    }
+
+    /// Does something that tells nothing of how far it is, and says what, if it takes long.
+    pub fn during<T>(&mut self, what: &str, work: impl FnOnce() -> T) -> T {
+        self.progress.clear();
+        if self.is_quiet { work() } else { waiting::during(what, work) }
     }
 
     /// Clears what is shown.

@@ -9,6 +9,7 @@ use edge::ClientSecurity;
 use resp::{Frame, FrameDecoder, encode_request};
 
 use crate::tls::Stream;
+use crate::waiting;
 
 /// Bytes read at once.
 const CHUNK_BYTES: usize = 64 * 1024;
@@ -28,6 +29,8 @@ pub struct Connection {
     chunk: Vec<u8>,
     /// Something has come.
     has_heard: bool,
+    /// The server, if a long wait for its first answer is told.
+    told_place: Option<String>,
     /// The server has said that it is not the one to ask.
     pub misplaced: bool,
 }
@@ -58,7 +61,13 @@ impl Connection {
     /// Over a stream that is there already.
     pub fn over(stream: Stream) -> Self {
         let (decoder, chunk) = (FrameDecoder::new(), vec![0; CHUNK_BYTES]);
-        Self { stream, decoder, chunk, has_heard: false, misplaced: false }
+        Self { stream, decoder, chunk, has_heard: false, told_place: None, misplaced: false }
+    }
+
+    /// Somebody looks on: a wait for the first answer of `place` is told if it takes long.
+    pub fn tell_of(mut self, place: &str) -> Self {
+        self.told_place = Some(place.to_owned());
+        self
     }
 
     /// From now on.
@@ -75,6 +84,17 @@ impl Connection {
 
     /// The next reply; an error if the connection ends or the time runs out first.
     pub fn receive(&mut self) -> io::Result<Frame> {
+        match self.told_place.take_if(|_| !self.has_heard) {
+            Some(place) => {
+                let outcome = waiting::during(&format!("waits for an answer of {place}"), || self.next_reply());
+                self.told_place = Some(place);
+                outcome
+            }
+            None => self.next_reply(),
+        }
+    }
+
+    fn next_reply(&mut self) -> io::Result<Frame> {
         loop {
             if let Some(frame) = self.decoder.next_frame().map_err(io::Error::other)? {
                 // A replica that was the primary a moment ago: another server must be asked.

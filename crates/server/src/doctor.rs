@@ -184,7 +184,7 @@ impl Doors<'_> {
 
 impl Dialer for Doors<'_> {
     fn dial(&self, place: &str) -> Result<Box<dyn Link>, DialError> {
-        match self.door(place).open() {
+        match self.door(place).open_in_silence() {
             Ok(connection) => Ok(Box::new(Line(connection))),
             Err(error) => {
                 let is_silent = error.chain().filter_map(|cause| cause.downcast_ref()).any(is_late);

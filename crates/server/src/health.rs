@@ -28,7 +28,8 @@ pub struct HealthArguments {
 /// # Errors
 /// Says why the node does not serve.
 pub fn run(arguments: &HealthArguments) -> Result<()> {
-    let mut connection = arguments.door.open()?;
+    let door = &arguments.door;
+    let mut connection = if arguments.quiet { door.open_in_silence() } else { door.open() }?;
     ask(&mut connection, &["PING"])?;
     let info = ask(&mut connection, &["INFO"])?;
     let info = String::from_utf8_lossy(info.as_bytes().context("INFO was answered with no text")?).into_owned();

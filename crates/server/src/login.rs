@@ -8,6 +8,7 @@ use edge::ClientSecurity;
 
 use crate::connection::Connection;
 use crate::tls::{Stream, TlsArguments};
+use crate::waiting;
 
 /// The user that the tool acts as, and how the connection is secured.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -34,9 +35,9 @@ impl Login {
     /// If there is no server, or it does not let the user in.
     pub fn connect(&self, server: &str, patience: Duration) -> Result<Connection> {
         let security = self.tls.security()?;
-        let stream =
-            dial(server, patience, security.as_ref()).with_context(|| format!("no server answers at {server}"))?;
-        let mut connection = Connection::over(stream);
+        let dialled = waiting::during(&format!("connects to {server}"), || dial(server, patience, security.as_ref()));
+        let stream = dialled.with_context(|| format!("no server answers at {server}"))?;
+        let mut connection = Connection::over(stream).tell_of(server);
         if let Some(password) = self.password() {
             let user = self.user.as_deref().unwrap_or("default");
             let reply = connection.call(&["AUTH", user, &password]).with_context(|| format!("{server} hung up"))?;

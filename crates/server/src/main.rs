@@ -27,8 +27,10 @@ mod simulate;
 mod site;
 mod tls;
 mod torture;
+mod waiting;
 mod words;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -85,7 +87,7 @@ fn main() -> ExitCode {
             Ok(code) if output::failure().is_none() => return code,
             Ok(_) => Ok(()),
             Err(error) => {
-                eprintln!("holdfast: {error:#}");
+                complain(&format!("{error:#}"));
                 return audit::CANNOT_RUN.into();
             }
         },
@@ -98,7 +100,7 @@ fn main() -> ExitCode {
             Ok(code) if output::failure().is_none() => return code,
             Ok(_) => Ok(()),
             Err(error) => {
-                eprintln!("holdfast: {error:#}");
+                complain(&format!("{error:#}"));
                 return doctor::CANNOT_RUN.into();
             }
         },
@@ -143,10 +145,15 @@ fn main() -> ExitCode {
     match outcome.and_then(|()| output::failure().map_or(Ok(()), |why| Err(why.to_owned()))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("holdfast: {why}");
+            complain(&why);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says why nothing came of it, in one piece: a log that is written to the same terminal does not get in between.
+fn complain(why: &str) {
+    let _ = std::io::stderr().write_all(format!("holdfast: {why}\n").as_bytes());
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ use self::source::{Address, SourceTls, info, info_field};
 use self::target::{Phase, Record, TargetArguments, read_record};
 use self::verify::Side;
 use crate::backup::grouped;
+use crate::waiting;
 
 /// A server that says nothing for so long is not there.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -175,7 +176,10 @@ pub fn run(arguments: &MigrateArguments) -> Result<()> {
 
 fn run_check(both: &BothArguments) -> Result<()> {
     let mut target = both.target.connect()?;
-    let report = check::check(&both.source.address()?, &mut target, PATIENCE)?;
+    let address = both.source.address()?;
+    let report = waiting::during("looks at both sides, and how fast the source changes", || {
+        check::check(&address, &mut target, PATIENCE)
+    })?;
     for point in &report.points {
         let verdict = match point.verdict {
             Verdict::Fine => "ok",
@@ -279,7 +283,7 @@ fn run_verify(both: &BothArguments) -> Result<()> {
     let found = verify::compare(&mut source, &mut target, &databases, |found| {
         if begun.elapsed() > Duration::from_secs(2) && told.elapsed() > Duration::from_secs(1) {
             told = Instant::now();
-            eprintln!("{} keys compared", grouped(found.same + found.changing + found.different));
+            eprintln!("{}", found.progress());
         }
     })?;
     say_line!(

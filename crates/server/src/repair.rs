@@ -56,13 +56,13 @@ pub fn run(arguments: &RepairArguments) -> Result<()> {
         return Ok(());
     }
     let identity = &found.identity;
-    let others = Others::ask(&arguments.door, identity, &mut pace).map_err(|error| {
+    let asked = pace.during("asks the others for what they hold", || Others::ask(&arguments.door, identity));
+    let others = asked.map_err(|error| {
         anyhow!(
             "{error:#}: nothing has been changed. With too many nodes lost, holdfast recover goes on with one that is \
              whole; a single server goes on from a backup (holdfast restore)"
         )
     })?;
-    pace.end();
     say_line!("The other nodes hold all of {}.", counted(others.groups.len(), "group"));
     if arguments.check {
         say_line!(
@@ -154,7 +154,7 @@ impl Found {
 fn damages(disk: &RealDisk, identity: &Identity, pace: &mut Pace) -> Result<Vec<Damage>, Fault> {
     // What is lost of the end of a log alone is made good without a repair: the node asks the others.
     let options = journal::Options { has_peers: |_, _| true, ..journal::Options::new(*identity) };
-    let recovered = match Journal::look(disk, &options) {
+    let recovered = match pace.during("reads the log", || Journal::look(disk, &options)) {
         Ok(recovered) => recovered,
         Err(fault) => return Ok(vec![Damage { what: described(fault)?, group: None }]),
     };

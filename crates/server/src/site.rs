@@ -146,15 +146,21 @@ impl Record {
     fn lack(&self) -> Option<String> {
         let (bytes, steps) = (self.number("pending-bytes"), self.number("pending-changes"));
         let lag_ms = self.number("lag-ms");
-        (bytes > 0 || steps > 0 || lag_ms > 0).then(|| {
-            format!(
-                "{} changes ({} bytes), the last {:.1} s",
-                grouped(steps.unsigned_abs()),
-                grouped(bytes.unsigned_abs()),
-                lag_ms as f64 / 1e3
-            )
-        })
+        lack_of(steps.unsigned_abs(), bytes.unsigned_abs(), lag_ms)
     }
+}
+
+/// What is lacking, in words; none if nothing is. What has not been read at the near side yet has no bytes.
+fn lack_of(steps: u64, bytes: u64, lag_ms: i64) -> Option<String> {
+    let changes = match steps {
+        0 => None,
+        1 => Some("1 change".to_owned()),
+        steps => Some(format!("{} changes", grouped(steps))),
+    };
+    let size = (bytes > 0).then(|| format!("{} bytes", grouped(bytes)));
+    let time = (lag_ms > 0).then(|| format!("what was done in the last {:.1} s", lag_ms as f64 / 1e3));
+    let parts: Vec<String> = [changes, size, time].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 fn now_ms() -> i64 {
@@ -350,4 +356,18 @@ fn cut(near: &mut Connection) -> Result<(i64, Vec<i64>)> {
         ask(near, &["BACKUP", "END", &name, &group.to_string()])?;
     }
     Ok((numbers[2], places))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_lacking_is_told_as_far_as_it_is_known() {
+        assert_eq!(lack_of(0, 0, 0), None);
+        assert_eq!(lack_of(1, 0, 0).as_deref(), Some("1 change"));
+        let all = lack_of(1_200, 34_567, 1_500);
+        assert_eq!(all.as_deref(), Some("1,200 changes, 34,567 bytes, what was done in the last 1.5 s"));
+        assert_eq!(lack_of(0, 0, 300).as_deref(), Some("what was done in the last 0.3 s"));
+    }
 }

@@ -108,6 +108,12 @@ impl Schedule {
     }
 
     fn make(&mut self, now: UnixMillis) -> Result<String> {
+        if !self.directory.exists() {
+            let shown = self.directory.display();
+            self.inside.warning(&format!(
+                "backup: {shown} does not exist, and is created: if a disk was to be mounted there, it is not"
+            ));
+        }
         fs::create_dir_all(&self.directory)
             .with_context(|| format!("cannot make the directory {}", self.directory.display()))?;
         if !std::mem::replace(&mut self.has_cleared, true) {

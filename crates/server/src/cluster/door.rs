@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::connection::{Connection, named};
 use crate::login::Login;
+use crate::waiting;
 
 /// A node that says nothing for so long is not asked further.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,10 +37,16 @@ impl Door {
         Self { server: Some(place.to_owned()), host: String::new(), port: 0, login: login.clone() }
     }
 
-    /// Connects, in the third version of the protocol.
+    /// Connects, in the third version of the protocol. A wait that takes long is told.
     pub fn open(&self) -> Result<Connection> {
-        let connection = self.dial()?;
-        self.greet(connection).with_context(|| format!("no answer from {}", self.place()))
+        let place = self.place();
+        let connection = waiting::during(&format!("connects to {place}"), || self.dial())?.tell_of(&place);
+        self.greet(connection).with_context(|| format!("no answer from {place}"))
+    }
+
+    /// The same, and says nothing meanwhile.
+    pub fn open_in_silence(&self) -> Result<Connection> {
+        self.greet(self.dial()?).with_context(|| format!("no answer from {}", self.place()))
     }
 
     /// `HOST:PORT`.

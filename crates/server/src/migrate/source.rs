@@ -18,6 +18,7 @@ use super::spool::SpoolWriter;
 use crate::connection::{Connection, named};
 use crate::login;
 use crate::tls::Stream;
+use crate::waiting;
 
 /// A source that says nothing for so long is not there; it sends a PING every ten seconds (`repl-ping-replica-period`).
 const SILENCE_MAX: Duration = Duration::from_secs(60);
@@ -124,7 +125,8 @@ impl Address {
     /// # Errors
     /// If there is no server, or it does not let us in.
     pub fn connect(&self, patience: Duration) -> Result<Connection> {
-        let mut connection = Connection::over(self.dial(patience)?);
+        let stream = waiting::during(&format!("connects to {}", self.place), || self.dial(patience))?;
+        let mut connection = Connection::over(stream).tell_of(&self.place);
         if let Some(words) = self.login() {
             ask(&mut connection, &words).with_context(|| format!("the source {}", self.place))?;
         }

@@ -15,6 +15,7 @@ use stdx::slot::slot_of;
 use super::cluster::topology::{Claim, Topology};
 use super::source::{Address, ask};
 use super::target::RECORD;
+use crate::backup::grouped;
 use crate::connection::Connection;
 
 /// Keys compared at a time.
@@ -44,6 +45,24 @@ pub struct Comparison {
     pub named: Vec<String>,
     /// All keys were compared.
     pub is_whole: bool,
+    /// Keys of the target that were looked for at the source.
+    pub looked_for: u64,
+    /// Keys that differed and are read again.
+    pub doubtful: usize,
+}
+
+impl Comparison {
+    /// How far it is.
+    pub fn progress(&self) -> String {
+        let compared = format!("{} keys compared", grouped(self.same + self.changing + self.different));
+        match (self.looked_for, self.doubtful) {
+            (_, doubtful @ 1..) => format!("{compared}, {} that differ are read again", grouped(doubtful as u64)),
+            (looked_for @ 1.., _) => {
+                format!("{compared}, {} of the target looked for at the source", grouped(looked_for))
+            }
+            _ => compared,
+        }
+    }
 }
 
 /// One of the two sides: a server, or the primaries of a cluster.
@@ -159,6 +178,8 @@ pub fn compare(
                 let extra = some.iter().zip(there).filter(|(_, reply)| !matches!(reply, Frame::Integer(1)));
                 let extra: Vec<Vec<u8>> = extra.map(|(key, _)| key.clone()).collect();
                 compare_some(source, target, &extra, database, &mut found, &mut doubts)?;
+                found.looked_for += some.len() as u64;
+                tell(&found);
             }
             Ok(doubts.len() < DOUBTS_MAX)
         })?;
@@ -168,6 +189,8 @@ pub fn compare(
         if doubts.is_empty() {
             break;
         }
+        found.doubtful = doubts.len();
+        tell(&found);
         thread::sleep(PAUSE_MIN * 2_u32.pow(attempt.min(PAUSE_DOUBLINGS)));
         doubts = read_again(source, target, doubts, &mut found)?;
     }

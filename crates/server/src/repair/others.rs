@@ -8,7 +8,6 @@ use edge::Contact;
 use journal::Identity;
 use serde_json::Value;
 
-use crate::backup::Pace;
 use crate::cluster::door::{Door, ask_status, list, number, text};
 
 /// How long the others may take until a majority without the damaged node has all that there was when they were first
@@ -48,7 +47,7 @@ pub struct Others {
 impl Others {
     /// Asks until a majority of each group is known to have, without this node, all that there was at the first
     /// question.
-    pub fn ask(door: &Door, identity: &Identity, pace: &mut Pace) -> Result<Self> {
+    pub fn ask(door: &Door, identity: &Identity) -> Result<Self> {
         let mut connection = door.open().context(
             "another node of the cluster must say that the others have everything: name one with --host and --port",
         )?;
@@ -69,7 +68,6 @@ impl Others {
                     ensure!(begun.elapsed() < PATIENCE, "{why}");
                 }
             }
-            pace.show(|| format!("asks the others since {} s", begun.elapsed().as_secs()));
             thread::sleep(INTERVAL);
         }
     }

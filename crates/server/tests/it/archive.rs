@@ -362,7 +362,10 @@ fn what_cannot_be_an_archive_is_refused() {
         fail(&["serve", "--data-dir", text(&data), "--port", "0", "--archive", archive])
     };
     let told = refused("/somewhere");
-    assert!(told.contains("an archive is a directory, file:///DIRECTORY, or in a bucket, s3://BUCKET/"), "{told}");
+    assert!(
+        told.contains("an archive is named file:///DIRECTORY, with the whole path of a directory, or s3://BUCKET/"),
+        "{told}"
+    );
     let told = refused("s3://bucket/here");
     assert!(told.contains("set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"), "{told}");
     let told = refused("file:///not/there");

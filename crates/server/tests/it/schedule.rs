@@ -51,6 +51,7 @@ fn a_server_makes_backups_keeps_so_many_and_goes_on_after_a_failure() {
     let shown = directory.display().to_string();
     let words = ["--cores", "2", "--backup-dir", &shown, "--backup-interval-s", "1", "--backup-keep", "2"];
     let server = Server::start(&ServerOptions::new(&folder.path().join("data")).extra(&words));
+    server.wait_for_log("backups does not exist, and is created: if a disk was to be mounted there, it is not");
     let mut client = server.client();
     assert_eq!(client.show("SET kept yes"), "OK");
     let made = number(&mut client, "backups_made");

@@ -1,7 +1,9 @@
 //! What a shell, a supervisor and a measurement ask of the binary.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use crate::harness::{Folder, Server, ServerOptions, binary};
 
@@ -72,6 +74,52 @@ fn a_measurement_says_of_what_it_is() {
     let told: serde_json::Value = serde_json::from_slice(&run(&words, &[]).stdout).expect("JSON");
     assert_eq!(told["servers"].as_array().map(Vec::len), Some(1), "{told}");
     assert!(server.stop().status.success());
+}
+
+#[test]
+fn a_port_that_accepts_and_says_nothing_is_named_by_every_tool() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port().to_string();
+    let place = format!("127.0.0.1:{port}");
+    let folder = Folder::new();
+    let url = format!("redis://{place}");
+    let [backup, record] = ["backup", "record"].map(|name| folder.path().join(name).display().to_string());
+    std::fs::write(&record, "{\"op\": \"set\", \"key\": \"a\", \"value\": \"b\", \"outcome\": \"ok\"}\n")
+        .expect("room");
+    let verbs: &[&[&str]] = &[
+        &["cluster", "status", "-p", &port],
+        &["cluster", "timeline", "-p", &port],
+        &["health", "-p", &port],
+        &["doctor", "-p", &port],
+        &["backup", "create", &backup, "-p", &port],
+        &["site", "status", "-p", &port],
+        &["audit", &record, "-p", &port],
+        &["migrate", "check", "--from", &url, "-p", &port],
+        &["migrate", "verify", "--from", &url, "-p", &port],
+    ];
+    let mut children: Vec<_> = verbs
+        .iter()
+        .map(|words| {
+            let mut command = Command::new(binary());
+            command.args(*words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+            command.spawn().expect("it can be run")
+        })
+        .collect();
+    for (child, words) in children.iter_mut().zip(verbs) {
+        let lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+        let mut told = lines.map_while(Result::ok);
+        let found = told.find(|line| line.contains("for an answer of"));
+        assert!(found.is_some_and(|line| line.contains(&place)), "{words:?}");
+        child.kill().expect("it still waits");
+        child.wait().expect("it ends");
+    }
+    // Nobody looks on.
+    let quiet = Command::new(binary()).args(["health", "-q", "-p", &port]).stderr(Stdio::piped()).spawn();
+    let mut quiet = quiet.expect("it can be run");
+    std::thread::sleep(Duration::from_secs(3));
+    quiet.kill().expect("it still waits");
+    let told = quiet.wait_with_output().expect("it ends");
+    assert!(told.stderr.is_empty(), "{told:?}");
 }
 
 /// What a program prints that is given these lines.
