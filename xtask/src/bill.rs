@@ -158,7 +158,8 @@ mod tests {
         let build = Build {
             binary: std::path::PathBuf::new(),
             version: "1.2.3".to_owned(),
-            architecture: "amd64".to_owned(),
+            native: std::path::PathBuf::new(),
+            machine: crate::machine::Machine::of(&std::env::current_exe().expect("a program")).expect("it runs"),
             moment: "0".to_owned(),
             created: "1970-01-01T00:00:00Z".to_owned(),
         };

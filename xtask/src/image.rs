@@ -71,8 +71,10 @@ stop
 pub fn run_verb(options: &[String]) -> Result<()> {
     let (is_tried, options): (Vec<&String>, Vec<&String>) = options.iter().partition(|word| *word == "--try");
     let options: Vec<String> = options.into_iter().cloned().collect();
-    let image = make(&Build::of("image", &options)?)?;
+    let build = Build::of("image", &options)?;
+    let image = make(&build)?;
     if !is_tried.is_empty() {
+        ensure!(build.machine.is_here(), "--try runs the program, which is for {}", build.machine.architecture);
         try_out(&image.root)?;
     }
     println!("{}", image.archive.display());
@@ -97,7 +99,7 @@ pub fn make(build: &Build) -> Result<Image> {
         fs::remove_dir_all(&stage).with_context(|| format!("cannot remove {}", stage.display()))?;
     }
     let (root, data) = (stage.join("root"), stage.join("data"));
-    fill(&build.binary, &root)?;
+    fill(build, &root)?;
     fs::create_dir_all(data.join("data"))?;
     fs::set_permissions(data.join("data"), fs::Permissions::from_mode(0o750))?;
     let archive = crate::target().join("package").join(format!("{}.oci.tar", build.name()));
@@ -133,12 +135,12 @@ fn is_root() -> Result<bool> {
 }
 
 /// Makes the root file system.
-fn fill(binary: &Path, root: &Path) -> Result<()> {
+fn fill(build: &Build, root: &Path) -> Result<()> {
     let program = root.join("usr/bin/holdfast");
-    put(binary, &program, 0o755)?;
-    run(Command::new("strip").arg("--strip-debug").arg(&program))?;
-    for library in libraries(binary)? {
-        put(&library, &root.join(library.strip_prefix("/").context("a library has a whole path")?), 0o755)?;
+    put(&build.binary, &program, 0o755)?;
+    run(Command::new(build.machine.tool("strip")).arg("--strip-debug").arg(&program))?;
+    for (library, place) in build.machine.libraries(&build.binary)? {
+        put(&library, &root.join(place.strip_prefix("/").context("a library has a whole path")?), 0o755)?;
     }
     for (folder, mode) in FOLDERS {
         fs::create_dir_all(root.join(folder))?;
@@ -152,23 +154,6 @@ fn fill(binary: &Path, root: &Path) -> Result<()> {
     fs::write(root.join("etc/group"), format!("root:x:0:\nholdfast:x:{USER}:\n"))?;
     fs::write(root.join("etc/nsswitch.conf"), NAME_SERVICE)?;
     put(&crate::root().join("LICENSE"), &root.join("usr/share/doc/holdfast/copyright"), 0o644)
-}
-
-/// The files that the loader maps for a program, the loader among them.
-fn libraries(binary: &Path) -> Result<Vec<PathBuf>> {
-    let text = told(Command::new("ldd").arg(binary))?;
-    let found: Vec<PathBuf> = text.lines().filter_map(library).collect();
-    ensure!(!found.is_empty(), "ldd names no library of {}", binary.display());
-    ensure!(!text.contains("not found"), "a library of {} is missing: {text}", binary.display());
-    Ok(found)
-}
-
-/// `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)` or `/lib64/ld-linux-x86-64.so.2 (0x…)`; the kernel's own
-/// library has no path.
-fn library(line: &str) -> Option<PathBuf> {
-    let place = line.split_once("=>").map_or(line, |(_, place)| place);
-    let path = place.trim().split(" (").next()?;
-    path.starts_with('/').then(|| PathBuf::from(path))
 }
 
 /// An image in the making.
@@ -245,7 +230,7 @@ fn config(build: &Build, unpacked: &[String]) -> String {
          \"org.opencontainers.image.licenses\":\"Apache-2.0\"}}}},\
          \"rootfs\":{{\"type\":\"layers\",\"diff_ids\":[{layers}]}}}}",
         created = build.created,
-        architecture = build.architecture,
+        architecture = build.machine.architecture,
         version = build.version,
         layers = layers.join(","),
     )
@@ -272,7 +257,7 @@ fn index(build: &Build, manifest: &Blob) -> String {
         "{{\"schemaVersion\":2,\"manifests\":[{{\"mediaType\":\"application/vnd.oci.image.manifest.v1+json\",\
          \"digest\":\"sha256:{}\",\"size\":{},\"platform\":{{\"architecture\":\"{}\",\"os\":\"linux\"}},\
          \"annotations\":{{\"org.opencontainers.image.ref.name\":\"holdfast:{}\"}}}}]}}",
-        manifest.digest, manifest.size_bytes, build.architecture, build.version
+        manifest.digest, manifest.size_bytes, build.machine.architecture, build.version
     )
 }
 
@@ -295,15 +280,7 @@ fn try_out(root: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn libraries_are_read_from_what_ldd_says() {
-        let text = "\tlinux-vdso.so.1 (0x7ffe)\n\tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x7f2a)\n\
-                    \t/lib64/ld-linux-x86-64.so.2 (0x7f2b)\n";
-        let found: Vec<_> = text.lines().filter_map(library).collect();
-        let expected = ["/lib/x86_64-linux-gnu/libm.so.6", "/lib64/ld-linux-x86-64.so.2"];
-        assert_eq!(found, expected.map(PathBuf::from));
-    }
+    use crate::machine::Machine;
 
     fn packaging(file: &str) -> String {
         fs::read_to_string(crate::root().join("packaging").join(file)).expect(file)
@@ -314,7 +291,8 @@ mod tests {
         let build = Build {
             binary: PathBuf::new(),
             version: "1.2.3".to_owned(),
-            architecture: "amd64".to_owned(),
+            native: PathBuf::new(),
+            machine: Machine::of(&std::env::current_exe().expect("a program")).expect("it runs"),
             moment: "0".to_owned(),
             created: "1970-01-01T00:00:00Z".to_owned(),
         };

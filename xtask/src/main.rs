@@ -6,6 +6,7 @@ mod crash;
 mod fuzz;
 mod guided;
 mod image;
+mod machine;
 mod miri;
 mod needs;
 mod package;
@@ -36,14 +37,15 @@ usage: cargo xtask VERB [OPTIONS]
                          Redis's Tcl suite against a Holdfast started for it (--redis: against a stock redis-server);
                          --audit runs only what tests/tcl/left-out.toml leaves out and names what passes by now
                          --nodes tests a cluster of so many nodes, through its first
-  release [--profile FILE | --binary FILE] [--version V] [--check]
+  release [--profile FILE | --binary FILE [--native FILE]] [--version V] [--check]
                          the server for production: compiled, put under load, and compiled again with what that taught;
                          takes as long as four plain builds, and leaves target/guided/holdfast. With a profile of an
                          earlier release it is built once. Then target/release-files: .deb, .rpm, image, archive, bill
                          of materials, profile, checksums; --check makes them twice and compares
-  package [--format deb|rpm] [--binary FILE] [--version V]
-                         target/package/holdfast_V_ARCH.deb or .rpm, of a release build or of this program
-  image [--binary FILE] [--version V] [--try]
+  package [--format deb|rpm] [--binary FILE [--native FILE]] [--version V]
+                         target/package/holdfast_V_ARCH.deb or .rpm, of a release build or of this program; for a
+                         program of another processor --native names the same for this one, which prints its man pages
+  image [--binary FILE [--native FILE]] [--version V] [--try]
                          target/package/holdfast_V_ARCH.oci.tar, an image for container engines, made without one;
                          --try runs its server in namespaces, on a root file system that it cannot write to
   crash [--cycles N] [--seed N]

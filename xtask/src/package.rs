@@ -10,6 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::machine::Machine;
 use crate::process::{cargo, output, run};
 
 /// A file of the repository, and where it goes with which permissions.
@@ -46,10 +47,12 @@ const CONTROL: &[(&str, u32)] = &[("conffiles", 0o644), ("postinst", 0o755), ("p
 pub struct Build {
     /// The program.
     pub binary: PathBuf,
+    /// The same for this machine, which prints man pages and completions.
+    pub native: PathBuf,
+    /// What the program is for.
+    pub machine: Machine,
     /// As in `0.1.0`.
     pub version: String,
-    /// As Debian and container engines call it, as in `amd64`.
-    pub architecture: String,
     /// When the commit was made, in seconds since 1970.
     pub moment: String,
     /// The same as RFC 3339 has it.
@@ -62,13 +65,13 @@ impl Build {
     /// # Errors
     /// If an option is unknown, or there is no such program.
     pub fn of(verb: &str, options: &[String]) -> Result<Self> {
-        let mut binary = None;
-        let mut version = None;
+        let (mut binary, mut native, mut version) = (None, None, None);
         let mut words = options.iter();
         while let Some(word) = words.next() {
             let mut value = || words.next().cloned().with_context(|| format!("{word} needs a value"));
             match word.as_str() {
                 "--binary" => binary = Some(PathBuf::from(value()?)),
+                "--native" => native = Some(PathBuf::from(value()?)),
                 "--version" => version = Some(value()?),
                 _ => bail!("{verb} takes no option '{word}'"),
             }
@@ -83,18 +86,29 @@ impl Build {
             }
         };
         ensure!(binary.is_file(), "there is no program {}", binary.display());
+        let machine = Machine::of(&binary)?;
+        let native = match native {
+            Some(native) => native,
+            None if machine.is_here() => binary.clone(),
+            None => bail!(
+                "{} is for {}: --native names the same program for this machine, which prints man pages and completions",
+                binary.display(),
+                machine.architecture
+            ),
+        };
         let version = match version {
             Some(version) => version,
             None => {
-                let told = told(Command::new(&binary).arg("--version"))?;
+                let told = told(Command::new(&native).arg("--version"))?;
                 told.split_whitespace().nth(1).context("the program does not tell its version")?.to_owned()
             }
         };
         let moment = told(Command::new("git").args(["log", "-1", "--format=%ct"]).current_dir(&root))?;
         Ok(Self {
             binary,
+            native,
+            machine,
             version,
-            architecture: told(Command::new("dpkg").arg("--print-architecture"))?,
             created: told(Command::new("date").args(["--utc", &format!("--date=@{moment}"), "+%Y-%m-%dT%H:%M:%SZ"]))?,
             moment,
         })
@@ -102,7 +116,7 @@ impl Build {
 
     /// Of files of this build.
     pub fn name(&self) -> String {
-        format!("holdfast_{}_{}", self.version, self.architecture)
+        format!("holdfast_{}_{}", self.version, self.machine.architecture)
     }
 }
 
@@ -127,12 +141,12 @@ pub fn make(format: &str, build: &Build) -> Result<PathBuf> {
     if stage.exists() {
         fs::remove_dir_all(&stage).with_context(|| format!("cannot remove {}", stage.display()))?;
     }
-    fill(&root, &build.binary, &stage)?;
+    fill(&root, build, &stage)?;
     if format == "rpm" { make_rpm(&root, build, &stage) } else { make_deb(&root, build, &stage) }
 }
 
 fn make_deb(root: &Path, build: &Build, stage: &Path) -> Result<PathBuf> {
-    write_control(root, stage, &build.version, &build.architecture)?;
+    write_control(root, stage, &build.version, build.machine.architecture)?;
     let package = crate::target().join("package").join(format!("{}.deb", build.name()));
     run(Command::new("dpkg-deb")
         .args(["--root-owner-group", "-Zxz", "--build"])
@@ -151,7 +165,7 @@ fn make_rpm(root: &Path, build: &Build, stage: &Path) -> Result<PathBuf> {
     let stage = fs::canonicalize(stage)?;
     // A hyphen parts version and release; a tilde comes before nothing, as in 1.0~rc1.
     let version = build.version.replace('-', "~");
-    let architecture = match build.architecture.as_str() {
+    let architecture = match build.machine.architecture {
         "amd64" => "x86_64",
         "arm64" => "aarch64",
         other => other,
@@ -168,6 +182,10 @@ fn make_rpm(root: &Path, build: &Build, stage: &Path) -> Result<PathBuf> {
     ];
     let mut command = Command::new("rpmbuild");
     command.args(["-bb", "--quiet", "--target", architecture]);
+    // Its own tools would look into a program that they do not know.
+    if !build.machine.is_here() {
+        command.args(["--define", "__os_install_post %{nil}"]);
+    }
     command.args(defined.iter().flat_map(|definition| ["--define", definition]));
     command.arg(root.join("packaging/rpm/holdfast.spec")).env("SOURCE_DATE_EPOCH", &build.moment);
     run(&mut command).context("rpmbuild, of the package rpm or rpm-build, is needed")?;
@@ -175,11 +193,11 @@ fn make_rpm(root: &Path, build: &Build, stage: &Path) -> Result<PathBuf> {
 }
 
 /// Puts everything where it goes.
-pub fn fill(root: &Path, binary: &Path, stage: &Path) -> Result<()> {
+pub fn fill(root: &Path, build: &Build, stage: &Path) -> Result<()> {
     let program = stage.join("usr/bin/holdfast");
-    put(binary, &program, 0o755)?;
+    put(&build.binary, &program, 0o755)?;
     // What a debugger wants is ten times what the server needs. Names of functions stay, for traces of a crash.
-    run(Command::new("strip").arg("--strip-debug").arg(&program))?;
+    run(Command::new(build.machine.tool("strip")).arg("--strip-debug").arg(&program))?;
     for (from, to, mode) in FILES {
         put(&root.join(from), &stage.join(to), *mode)?;
     }
@@ -191,12 +209,12 @@ pub fn fill(root: &Path, binary: &Path, stage: &Path) -> Result<()> {
     }
     let pages = stage.join("usr/share/man/man1");
     fs::create_dir_all(&pages)?;
-    run(Command::new(binary).arg("man").arg(&pages))?;
+    run(Command::new(&build.native).arg("man").arg(&pages))?;
     for entry in fs::read_dir(&pages)? {
         run(Command::new("gzip").arg("-9n").arg(entry?.path()))?;
     }
     for (shell, to) in COMPLETIONS {
-        let output = Command::new(binary).args(["completions", shell]).output()?;
+        let output = Command::new(&build.native).args(["completions", shell]).output()?;
         ensure!(output.status.success(), "completions for {shell} were not told");
         let path = stage.join(to);
         fs::create_dir_all(path.parent().context("a path with a folder")?)?;

@@ -30,7 +30,7 @@ pub fn run(options: &[String]) -> Result<()> {
         match word.as_str() {
             "--check" => is_checked = true,
             "--profile" => profile = Some(std::path::absolute(value()?)?),
-            "--binary" | "--version" => passed.extend([word.clone(), value()?]),
+            "--binary" | "--native" | "--version" => passed.extend([word.clone(), value()?]),
             _ => bail!("release takes no option '{word}'"),
         }
     }
@@ -91,13 +91,13 @@ fn make(build: &Build, profile: Option<&Path>, folder: &Path) -> Result<()> {
 
 /// What a machine without a package manager wants: to be unpacked into `/usr/local` or a home directory.
 fn make_archive(build: &Build, folder: &Path) -> Result<PathBuf> {
-    let name = format!("holdfast-{}-linux-{}", build.version, build.architecture);
+    let name = format!("holdfast-{}-linux-{}", build.version, build.machine.architecture);
     let stage = target().join("package").join(format!("{}-archive", build.name()));
     if stage.exists() {
         fs::remove_dir_all(&stage)?;
     }
     let (filled, tree) = (stage.join("filled"), stage.join(&name));
-    package::fill(&crate::root(), &build.binary, &filled)?;
+    package::fill(&crate::root(), build, &filled)?;
     fs::rename(filled.join("usr"), &tree)?;
     for (from, to) in [
         ("etc/holdfast/holdfast.conf", "share/holdfast/holdfast.conf"),
