@@ -39,6 +39,6 @@ fn dumps_of_streams_go_both_ways() {
     for key in ["s", "t"] {
         let told = reference.call(&["XINFO", "STREAM", key, "FULL", "COUNT", "0"]);
         let ours = local.call(&["XINFO", "STREAM", "s", "FULL", "COUNT", "0"]);
-        assert_eq!(without_newer(&ours), told, "{key}");
+        assert_eq!(without_newer(&ours), without_newer(&told), "{key}");
     }
 }

@@ -21,6 +21,7 @@ mod records;
 mod reference;
 mod sketches;
 mod stories;
+mod successors;
 mod syntax;
 mod versions;
 mod words;

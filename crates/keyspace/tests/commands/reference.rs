@@ -1,5 +1,6 @@
 //! A Redis to compare with: a process of our own, on a socket of our own, for as long as the test runs.
 
+use std::ffi::OsStr;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -31,24 +32,38 @@ pub struct Reference {
 impl Reference {
     /// Starts a server. `None`, with a notice, if none is installed or it is not a Redis 7.0.
     pub fn start() -> Option<Self> {
+        // A test may bring a module along.
+        let started = Self::of("redis-server".as_ref(), &["--enable-module-command", "yes"]);
+        let Some(mut reference) = started else {
+            eprintln!("passed over: there is no redis-server to compare with");
+            return None;
+        };
+        let info = reference.call(&["INFO", "server"]);
+        if String::from_utf8_lossy(info.as_bytes().unwrap_or_default()).contains("redis_version:7.0.") {
+            return Some(reference);
+        }
+        eprintln!("passed over: the redis-server that is installed is not of version 7.0");
+        None
+    }
+
+    /// Starts a program that takes the options of Redis. `None` if there is none of that name.
+    pub fn of(program: &OsStr, options: &[&str]) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("reference-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).expect("a directory for the reference");
         let socket = directory.join("socket");
-        let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
-        // A test may bring a module along.
-        command.args(["--enable-module-command", "yes", "--unixsocket"]).arg(&socket);
+        let mut command = Command::new(program);
+        command.args(["--port", "0", "--save", "", "--appendonly", "no"]).args(options);
+        command.arg("--unixsocket").arg(&socket);
         command.arg("--dir").arg(&directory).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let process = match command.spawn() {
             Ok(process) => process,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                eprintln!("passed over: there is no redis-server to compare with");
                 std::fs::remove_dir_all(&directory).expect("the reference's directory can be removed");
                 return None;
             }
-            Err(error) => panic!("redis-server does not start: {error}"),
+            Err(error) => panic!("{} does not start: {error}", program.display()),
         };
         let started = Instant::now();
         let stream = loop {
@@ -58,19 +73,21 @@ impl Reference {
             }
             std::thread::yield_now();
         };
-        let mut reference = Self { process, directory, stream, decoder: FrameDecoder::new() };
-        let info = reference.call(&["INFO", "server"]);
-        if String::from_utf8_lossy(info.as_bytes().unwrap_or_default()).contains("redis_version:7.0.") {
-            return Some(reference);
-        }
-        eprintln!("passed over: the redis-server that is installed is not of version 7.0");
-        None
+        Some(Self { process, directory, stream, decoder: FrameDecoder::new() })
     }
 
     /// The reply to a command.
     pub fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Frame {
         self.send(std::slice::from_ref(&words));
         self.receive()
+    }
+
+    /// The reply to a command; `None` if the server has ended instead of giving one.
+    pub fn try_call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Option<Frame> {
+        let mut bytes = Vec::new();
+        encode_request(&mut bytes, words);
+        self.stream.write_all(&bytes).ok()?;
+        self.try_receive()
     }
 
     /// The replies to many commands, sent at once.
@@ -88,13 +105,16 @@ impl Reference {
     }
 
     fn receive(&mut self) -> Frame {
+        self.try_receive().expect("the reference has gone")
+    }
+
+    fn try_receive(&mut self) -> Option<Frame> {
         let mut buffer = [0; 64 * 1024];
         loop {
             if let Some(frame) = self.decoder.next_frame().expect("the reference speaks the protocol") {
-                return frame;
+                return Some(frame);
             }
-            let length = self.stream.read(&mut buffer).expect("the reference answers");
-            assert!(length > 0, "the reference has gone");
+            let length = self.stream.read(&mut buffer).ok().filter(|length| *length > 0)?;
             self.decoder.extend(&buffer[..length]);
         }
     }

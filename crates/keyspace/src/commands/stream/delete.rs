@@ -106,8 +106,9 @@ fn xdelex(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
     let request = parse(args, 2)?;
     let key = args.at(1);
     let exists = edit.reading().stream(key)?.is_some();
-    let ids = request.ids()?;
-    let mut outcomes = vec![UNKNOWN; ids.len()];
+    // As in Redis nobody looks at the ids if there is nothing to find them in.
+    let ids = if exists { request.ids()? } else { Vec::new() };
+    let mut outcomes = vec![UNKNOWN; request.words.len()];
     if exists {
         edit.modify_stream(key, |stream| {
             outcomes.iter_mut().zip(&ids).for_each(|(outcome, &id)| *outcome = delete(stream, id, request.references));
@@ -121,8 +122,9 @@ fn xackdel(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     let request = parse(args, 3)?;
     let (key, name) = (args.at(1), args.at(2));
     let exists = edit.reading().stream(key)?.is_some_and(|stream| stream.group(name).is_some());
-    let ids = request.ids()?;
-    let mut outcomes = vec![UNKNOWN; ids.len()];
+    // As in Redis nobody looks at the ids if there is nothing to find them in.
+    let ids = if exists { request.ids()? } else { Vec::new() };
+    let mut outcomes = vec![UNKNOWN; request.words.len()];
     let mut deletes = false;
     if exists {
         edit.modify_stream(key, |stream| {
