@@ -78,8 +78,7 @@ impl Reference {
 
     /// The reply to a command.
     pub fn call<W: AsRef<[u8]>>(&mut self, words: &[W]) -> Frame {
-        self.send(std::slice::from_ref(&words));
-        self.receive()
+        self.try_call(words).expect("the reference has gone")
     }
 
     /// The reply to a command; `None` if the server has ended instead of giving one.
