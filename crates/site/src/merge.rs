@@ -275,7 +275,7 @@ impl Merger {
     ///
     /// # Errors
     /// If the backlog does not reach back far enough.
-    pub fn next(&mut self) -> Result<Option<Batch>, Unprepared> {
+    pub fn next_batch(&mut self) -> Result<Option<Batch>, Unprepared> {
         Ok(self.complete()?.map(|(draft, moment)| self.write(draft, moment)))
     }
 
@@ -636,12 +636,12 @@ mod tests {
     fn a_batch_ends_where_all_groups_have_closed() {
         let mut merger = Merger::new(vec![0, 0], UnixMillis(0));
         merger.push(tape(0, 10, vec![step(1, 10, Phase::Done, None, "a", "SET a 1")]));
-        assert_eq!(merger.next(), Ok(None), "the other group may still log something earlier");
+        assert_eq!(merger.next_batch(), Ok(None), "the other group may still log something earlier");
         merger.push(tape(1, 10, vec![]));
-        assert_eq!(merger.next(), Ok(None), "or something of that moment");
+        assert_eq!(merger.next_batch(), Ok(None), "or something of that moment");
         merger.push(tape(0, 12, vec![]));
         merger.push(tape(1, 11, vec![]));
-        let batch = merger.next().expect("sound").expect("it is closed");
+        let batch = merger.next_batch().expect("sound").expect("it is closed");
         assert_eq!(
             (batch.moment, batch.places.clone(), words(&batch)),
             (UnixMillis(10), vec![1, 0], vec!["SET a 1".to_owned()])
@@ -661,18 +661,18 @@ mod tests {
             ],
         ));
         merger.push(tape(1, 8, vec![]));
-        assert_eq!(merger.next(), Ok(None), "half of it is nothing");
+        assert_eq!(merger.next_batch(), Ok(None), "half of it is nothing");
         merger.push(tape(1, 14, vec![step(1, 9, Phase::Prepared, Some(1), "b", "")]));
-        assert_eq!(merger.next(), Ok(None), "what the other half does is not known yet");
+        assert_eq!(merger.next_batch(), Ok(None), "what the other half does is not known yet");
         merger.push(tape(
             1,
             30,
             vec![step(2, 20, Phase::Swept, None, "b", "DEL b"), step(3, 21, Phase::Done, Some(1), "b", "SET b 1")],
         ));
-        let batch = merger.next().expect("sound").expect("all is there");
+        let batch = merger.next_batch().expect("sound").expect("all is there");
         assert_eq!(words(&batch), ["SET a 1", "SET b 1"]);
         assert_eq!(batch.places, [1, 1]);
-        let batch = merger.next().expect("sound").expect("what came behind it");
+        let batch = merger.next_batch().expect("sound").expect("what came behind it");
         assert_eq!(words(&batch), ["INCR a"]);
     }
 
@@ -681,7 +681,7 @@ mod tests {
         let mut merger = Merger::new(vec![0, 0], UnixMillis(0));
         merger.push(tape(0, 20, vec![step(2, 15, Phase::Done, Some(1), "a", "SET a 1")]));
         merger.push(tape(1, 20, vec![]));
-        assert_eq!(merger.next(), Err(Unprepared));
+        assert_eq!(merger.next_batch(), Err(Unprepared));
     }
 
     /// What has been told of events: moment, number, and the words of what they did.
@@ -756,7 +756,7 @@ mod tests {
         merger.push(tape(0, 30, known.to_vec()));
         merger.push(tape(0, 40, vec![step(12, 31, Phase::Done, None, "a", "INCR a")]));
         merger.push(tape(1, 40, vec![]));
-        let batch = merger.next().expect("sound").expect("it is closed");
+        let batch = merger.next_batch().expect("sound").expect("it is closed");
         assert_eq!((words(&batch), batch.places), (vec!["INCR a".to_owned()], vec![12, 20]));
     }
 
@@ -767,9 +767,9 @@ mod tests {
         let known = [step(10, 5, Phase::Prepared, Some(1), "a", ""), step(11, 8, Phase::Done, Some(1), "a", "SET a 1")];
         merger.push(tape(0, 30, known.to_vec()));
         merger.push(tape(0, 40, vec![step(12, 31, Phase::Done, None, "a", "INCR a")]));
-        assert_eq!(merger.next(), Ok(None), "the other part may still be told");
+        assert_eq!(merger.next_batch(), Ok(None), "the other part may still be told");
         merger.push(tape(1, 40, vec![]));
-        let batch = merger.next().expect("sound").expect("it is closed");
+        let batch = merger.next_batch().expect("sound").expect("it is closed");
         assert_eq!((words(&batch), batch.places), (vec!["INCR a".to_owned()], vec![12, 20]));
         // Another transaction took the key over before the first one was done here.
         let mut merger = Merger::new(vec![12, 20], UnixMillis(12));
@@ -785,7 +785,7 @@ mod tests {
             ],
         ));
         merger.push(tape(1, 40, vec![step(20, 7, Phase::Prepared, Some(2), "b", "")]));
-        let batch = merger.next().expect("sound").expect("it is closed");
+        let batch = merger.next_batch().expect("sound").expect("it is closed");
         assert_eq!((words(&batch), batch.places), (vec!["INCR a".to_owned()], vec![14, 20]));
     }
 
@@ -795,7 +795,7 @@ mod tests {
         let known = [step(10, 5, Phase::Prepared, Some(1), "a", ""), step(11, 8, Phase::Done, Some(1), "a", "SET a 1")];
         merger.push(tape(0, 40, known.to_vec()));
         merger.push(tape(1, 40, vec![step(21, 31, Phase::Prepared, Some(1), "b", "")]));
-        assert_eq!(merger.next(), Err(Unprepared));
+        assert_eq!(merger.next_batch(), Err(Unprepared));
     }
 
     #[test]
@@ -805,7 +805,7 @@ mod tests {
         // A node that was away, and has logged what the others have for one group only.
         merger.push(tape(0, 6, vec![step(50, 5, Phase::Done, None, "a", "SET a 1")]));
         merger.push(tape(1, 20, vec![]));
-        assert_eq!(merger.next(), Ok(None));
+        assert_eq!(merger.next_batch(), Ok(None));
         assert!(merger.is_empty() && !merger.is_ahead_of_start(&[50, 160]), "all that it has was taken before");
         assert!(merger.is_ahead_of_start(&[80, 160]) && !merger.is_ahead_of_start(&[90]));
     }
@@ -816,9 +816,9 @@ mod tests {
         let mut merger = Merger::new(vec![2, 7], UnixMillis(5));
         merger.push(tape(0, 8, vec![step(2, 8, Phase::Swept, None, "a", "DEL a")]));
         merger.push(tape(1, 20, vec![step(8, 19, Phase::Done, None, "b", "SET b 1")]));
-        assert_eq!(merger.next(), Ok(None));
+        assert_eq!(merger.next_batch(), Ok(None));
         merger.push(tape(0, 30, vec![step(3, 30, Phase::Done, None, "a", "SET a 1")]));
-        assert_eq!(merger.next().map(|batch| batch.map(|batch| batch.requests)), Ok(Some(1)));
+        assert_eq!(merger.next_batch().map(|batch| batch.map(|batch| batch.requests)), Ok(Some(1)));
     }
 
     #[test]
@@ -969,7 +969,7 @@ mod tests {
                     let next = logs[group].get(until).map_or(UnixMillis(i64::MAX), |step| step.moment);
                     told[group] = until;
                     merger.push(tape(group as u32, next.0, steps));
-                    let Some(batch) = merger.next().expect("all is there from the beginning") else { continue };
+                    let Some(batch) = merger.next_batch().expect("all is there from the beginning") else { continue };
                     assert!(batch.moment >= last, "seed {seed}: the state goes back");
                     (last, places) = (batch.moment, batch.places.clone());
                     for line in words(&batch) {

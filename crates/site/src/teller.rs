@@ -40,7 +40,7 @@ impl Teller {
     /// # Errors
     /// If the backlog begins behind the place, or a log has lost what the far cluster has.
     pub fn batch(&mut self) -> Result<Option<Batch>, Unprepared> {
-        self.merger.next()
+        self.merger.next_batch()
     }
 
     /// All that was complete has been sent. What was read and is not may all belong behind something that was not read.

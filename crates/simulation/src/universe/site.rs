@@ -153,10 +153,10 @@ impl SecondSite {
         let Position { places, moment } = self.far.position.clone();
         let backlog = self.backlogs.get(&machine).ok_or(End::Cut)?;
         let found = backlog.newest_behind(&places);
-        let (at, begin, parts) = found.ok_or(End::Gone("the backlog does not reach back so far"))?;
+        let (at, header) = found.ok_or(End::Gone("the backlog does not reach back so far"))?;
         let ahead_min = 1 + self.prng.below(40) as usize;
-        let teller = Teller::new(places, moment, beginning(begin, parts.to_vec()), ahead_min);
-        let read = begin.iter().map(|place| place.index).collect();
+        let teller = Teller::new(places, moment, beginning(&header.places, header.parts.clone()), ahead_min);
+        let read = header.places.iter().map(|place| place.index).collect();
         self.line = Some(Line { machine, life, at, read, teller, carried: VecDeque::new(), arrival: 0 });
         Ok(())
     }

@@ -6,15 +6,27 @@ use node::Tape;
 use site::{Book, Part, Place, reaches_back};
 use stdx::Prng;
 
+/// Where a reader can begin.
+pub(super) struct Header {
+    pub(super) places: Vec<Place>,
+    pub(super) parts: Vec<Part>,
+}
+
+impl Header {
+    fn of(book: &mut Book) -> Self {
+        let (places, parts) = book.begin_file();
+        Self { places: places.to_vec(), parts: parts.into_iter().cloned().collect() }
+    }
+}
+
 /// A file.
 struct File {
     sequence: u64,
-    /// Its header, which is synced when the file is made.
-    places: Vec<Place>,
-    parts: Vec<Part>,
+    /// It is synced when the file is made.
+    header: Header,
     tapes: Vec<Tape>,
     /// Behind so many tapes a reader can begin as well, with this header.
-    marks: Vec<(usize, Vec<Place>, Vec<Part>)>,
+    marks: Vec<(usize, Header)>,
 }
 
 /// Tapes from one place where a reader can begin to the next.
@@ -43,7 +55,7 @@ impl Backlog {
     /// A process begins: it reads the newest file, and writes a new one.
     pub(super) fn open(&mut self) {
         let newest = self.files.back().expect("there is one to write to");
-        self.book = Book::behind(&newest.places, &newest.parts);
+        self.book = Book::behind(&newest.header.places, &newest.header.parts);
         newest.tapes.iter().for_each(|tape| self.book.read(tape));
         self.next_file();
     }
@@ -64,12 +76,11 @@ impl Backlog {
             }
             self.book.pass(&mut tape);
             let file = self.files.back_mut().expect("there is one to write to");
-            file.tapes.push(Tape { has_gap: false, born: None, ..tape });
+            file.tapes.push(Tape { has_gap: false, born: None, standing: Vec::new(), ..tape });
             if file.tapes.len() >= self.size.0 {
                 self.next_file();
             } else if file.tapes.len().is_multiple_of(MARK_INTERVAL) {
-                let (places, parts) = self.book.begin_file();
-                file.marks.push((file.tapes.len(), places.to_vec(), parts.into_iter().cloned().collect()));
+                file.marks.push((file.tapes.len(), Header::of(&mut self.book)));
             }
         }
     }
@@ -97,20 +108,19 @@ impl Backlog {
 
     fn add_file(&mut self) {
         let sequence = self.files.back().map_or(0, |file| file.sequence + 1);
-        let (places, parts) = self.book.begin_file();
-        let (places, parts) = (places.to_vec(), parts.into_iter().cloned().collect());
-        self.files.push_back(File { sequence, places, parts, tapes: Vec::new(), marks: Vec::new() });
+        let header = Header::of(&mut self.book);
+        self.files.push_back(File { sequence, header, tapes: Vec::new(), marks: Vec::new() });
         self.synced = 0;
     }
 
     /// The newest place in a file from which all comes that is behind these places: the file, how many tapes of it are
     /// passed over, and what its header would say there.
-    pub(super) fn newest_behind(&self, places: &[u64]) -> Option<((u64, usize), &[Place], &[Part])> {
-        let file = self.files.iter().rev().find(|file| reaches_back(&file.places, places))?;
-        let begin = ((file.sequence, 0), &file.places[..], &file.parts[..]);
-        let mut marks = file.marks.iter().rev();
-        let mark = marks.find(|(_, begin, _)| reaches_back(begin, places));
-        Some(mark.map_or(begin, |(count, places, parts)| ((file.sequence, *count), &places[..], &parts[..])))
+    pub(super) fn newest_behind(&self, places: &[u64]) -> Option<((u64, usize), &Header)> {
+        let holds_all = |header: &Header| reaches_back(&header.places, places);
+        let file = self.files.iter().rev().find(|file| holds_all(&file.header))?;
+        let mark = file.marks.iter().rev().find(|(_, header)| holds_all(header));
+        let (count, header) = mark.map_or((0, &file.header), |(count, header)| (*count, header));
+        Some(((file.sequence, count), header))
     }
 
     /// What comes next; none if there is no more yet.
@@ -128,7 +138,7 @@ impl Backlog {
                 return Ok(Some(tape.clone()));
             }
             let Some(next) = self.files.get(own + 1) else { return Ok(None) };
-            if !reaches_back(&next.places, read) {
+            if !reaches_back(&next.header.places, read) {
                 return Err("something is missing in the backlog");
             }
             *at = (next.sequence, 0);
