@@ -18,8 +18,8 @@ use crate::event::{GroupId, NodeId, SessionId};
 use crate::limits;
 use crate::nearby;
 
-/// Somebody has asked whether a group can answer. Nothing is asked of a group without this, or without saying that it is
-/// [under way](Self::UNDER_WAY).
+/// Somebody has asked whether a group can answer. Nothing is asked of a group without this, or without saying that it
+/// is [under way](Self::UNDER_WAY).
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) struct Answerable(());
@@ -201,5 +201,6 @@ impl Core {
     }
 }
 
-/// How every such refusal begins: no quorum confirms that this node leads, or what came as the answer of a group is none.
+/// How every such refusal begins: no quorum confirms that this node leads, or what came as the answer of a group is
+/// none.
 const NO_QUORUM: &str = "CLUSTERDOWN No quorum of the group answers";

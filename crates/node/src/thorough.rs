@@ -6,8 +6,8 @@
 //! none does. One question is under way for a group at a time, and speaks for all replies that have come before it, so
 //! that the price is the same for one client and for a thousand.
 //!
-//! A change whose time is up is refused, though it is done. From then on the group is known to lack a voter: what is
-//! asked of it alone is refused before it is done, until its leader says that no voter lacks anything.
+//! A change that has waited too long is refused, though it is done. From then on the group is known to lack a voter:
+//! what is asked of it alone is refused before it is done, until its leader says that no voter lacks anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -105,7 +105,7 @@ impl Thorough {
         self.kept.remove(&id).map(|waiting| waiting.kept)
     }
 
-    /// The first reply whose time is up, and what the groups lack that it waits for.
+    /// The first reply that has waited too long, and what the groups lack that it waits for.
     fn take_late(&mut self, now: Instant) -> Option<(Kept, Option<GroupId>, Vec<NodeId>)> {
         let (id, _) = self.kept.first_key_value().filter(|(_, waiting)| waiting.until <= now)?;
         let id = *id;

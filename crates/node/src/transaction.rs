@@ -194,7 +194,7 @@ pub struct Transaction {
     asides: Asides,
     /// Why a group that changes has not taken its part: the client is told so.
     refusal: Option<&'static str>,
-    /// A group whose values are none: it is named to the client.
+    /// A group that has told values which are none: it is named to the client.
     unreadable: Option<GroupId>,
     /// The client has its reply, or another transaction sees to it.
     is_answered: bool,

@@ -1,8 +1,8 @@
 //! What a backlog knows of what it holds: how far each group is, and which transactions are under way.
 //!
 //! A backlog is a row of files. Each begins with the places of all groups and with the parts of transactions that are
-//! under way there, and holds tapes. After a start what lies behind a checkpoint is told again: the book takes out of it
-//! what is there already.
+//! under way there, and holds tapes. After a start what lies behind a checkpoint is told again: the book takes out of
+//! it what is there already.
 
 use std::collections::BTreeMap;
 
@@ -50,9 +50,9 @@ impl Place {
         self.moment = self.moment.max(tape.moment);
     }
 
-    /// True if the tape is of a log that has lost its end since it was told, and has another one: what is told again has
-    /// the moments that it had. Sweeps are told where a replica likes, also before a group that has split off has logged
-    /// anything.
+    /// True if the tape is of a log that has lost its end since it was told, and has another one: what is told again
+    /// has the moments that it had. Sweeps are told where a replica likes, also before a group that has split off has
+    /// logged anything.
     pub fn has_other_past(&self, tape: &Tape) -> bool {
         let is_other =
             |step: &Step| step.phase != Phase::Swept && step.index <= self.index && step.moment > self.moment;
@@ -143,7 +143,8 @@ impl Book {
     }
 
     /// Looks at what a group tells next. False if something before it is missing, or the log has another past: then the
-    /// book is that of a backlog that begins there, and all files before it must go before the tape is [passed](Self::pass).
+    /// book is that of a backlog that begins there, and all files before it must go before the tape is
+    /// [passed](Self::pass).
     #[must_use]
     pub fn admit(&mut self, tape: &Tape) -> bool {
         let group = tape.group as usize;
@@ -200,8 +201,8 @@ impl Book {
 }
 
 /// True if no part is under way any more, as far as that can be known: each has ended, or is behind a hole, as
-/// something that is not prepared where its group begins here and was not prepared since. All parts were prepared before
-/// one could be done.
+/// something that is not prepared where its group begins here and was not prepared since. All parts were prepared
+/// before one could be done.
 fn has_ended(parts: &[(u64, Part)], places: &[Place]) -> bool {
     let mut told = parts.iter().map(|(_, part)| part);
     let Some((_, done)) = told.find(|(_, step)| step.phase == Phase::Done) else { return false };

@@ -166,7 +166,8 @@ fn regardless_of_order(frame: &Frame) -> Vec<String> {
     parts
 }
 
-/// A reply without what the reference does not tell, or otherwise: when a consumer was active, how far a group is behind.
+/// A reply without what the reference does not tell, or otherwise: when a consumer was active, how far a group is
+/// behind.
 pub fn without_newer(frame: &Frame) -> Frame {
     // Redis 8 knows more often how far behind a group is.
     let is_newer =

@@ -1,9 +1,9 @@
-//! Random conversations in what is newer than Redis 7.0, with servers that have it: `HOLDFAST_REDIS_8` is the program of
-//! a Redis 8.6, `HOLDFAST_VALKEY_9` that of a Valkey 9.1, and `HOLDFAST_REDIS_JSON` a Redis and the module RedisJSON 2.8,
-//! with a colon between them. Conversations with servers that are not named are passed over.
+//! Random conversations in what is newer than Redis 7.0, with servers that have it: `HOLDFAST_REDIS_8` is the program
+//! of a Redis 8.6, `HOLDFAST_VALKEY_9` that of a Valkey 9.1, and `HOLDFAST_REDIS_JSON` a Redis and the module RedisJSON
+//! 2.8, with a colon between them. Conversations with servers that are not named are passed over.
 //!
-//! Of refusals only the fact is compared: servers look at the words of a request in different orders. Their texts are in
-//! the stories.
+//! Of refusals only the fact is compared: servers look at the words of a request in different orders. Their texts are
+//! in the stories.
 
 use resp::{Frame, Protocol};
 use stdx::Prng;
@@ -396,7 +396,7 @@ fn document_value(placeholder: &str, prng: &mut Prng, _: &mut Local) -> Vec<u8> 
             ],
             prng,
         ),
-        // What leaves the root something: here a document whose root is empty goes with its last value.
+        // What leaves the root something: here a document with an empty root goes with its last value.
         "narrow" => pick(&["$.a", "$.b", ".a", "$.a.b", "$.a[0]", "$.a[*]", "$.c.a", "$.c[*]", "$.nothing"], prng),
         // One value: RedisJSON 2.8 ends with the server if it is to set one inside of another that it sets.
         "single" => pick(&["$.a", "$.b", ".a", "$.a.b", "$.a[0]", "$.c.a", "$.nothing"], prng),
@@ -520,8 +520,8 @@ fn told(line: &[Vec<u8>], frame: &Frame) -> Frame {
     let is_of_time =
         |name: &Frame| matches!(name.as_bytes(), Some(b"idle" | b"inactive" | b"seen-time" | b"active-time"));
     // How a radix tree would look; what is shown only for streams that have had such requests; and what a group is
-    // thought to have read, which Redis 8 estimates anew when the entries that it last read have been trimmed. What
-    // trimming with ACKED deletes counts as deleted here, and not there.
+    // thought to have read, which Redis 8 estimates once more when the entries that it last read have been trimmed.
+    // What trimming with ACKED deletes counts as deleted here, and not there.
     let is_left_out = |name: &Frame| {
         let text = name.as_bytes().unwrap_or_default();
         [

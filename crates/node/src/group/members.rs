@@ -272,9 +272,9 @@ impl Group {
         2 * active > left
     }
 
-    /// A voter that could lead as well as this node, or nearly so. One that has not said anything of itself may not know
-    /// yet who belongs to the cluster, and could finish nothing of what this leader has begun: it leads only if this
-    /// process stops, when anybody is better than nobody.
+    /// A voter that could lead as well as this node, or nearly so. One that has not said anything of itself may not
+    /// know yet who belongs to the cluster, and could finish nothing of what this leader has begun: it leads only if
+    /// this process stops, when anybody is better than nobody.
     pub(super) fn successor(&self, context: &Context, progress: &[Progress], seen: u64) -> Option<u64> {
         let is_going = |node: u64| self.is_leaving_here(&context.roster, node);
         let knows = |node: u64| context.is_stopping || context.neighbours.hears(NodeId(node));

@@ -12,8 +12,8 @@ use crate::settings::Settings;
 use crate::transaction::PrepareAnswer;
 
 impl Group {
-    /// How many other nodes hold the log up to a place, or to one of [`HOLDERS_APPLIED`] and [`HOLDERS_LOGGED`], and which
-    /// voters do not. An entry that is logged at the level `disk` is held by those that have it there.
+    /// How many other nodes hold the log up to a place, or to one of [`HOLDERS_APPLIED`] and [`HOLDERS_LOGGED`], and
+    /// which voters do not. An entry that is logged at the level `disk` is held by those that have it there.
     pub(super) fn tell_holders(&self, place: u64, origin: &Origin, outlet: &mut Outlet<'_>) {
         let place = match place {
             HOLDERS_APPLIED => self.applied(),

@@ -109,7 +109,7 @@ fn the_level_goes_with_a_request_to_the_node_that_leads_and_with_its_entry_to_al
     assert_eq!(nodes.host(gateway).received(client), "+OK");
 }
 
-/// Three nodes that hold their groups together, a client of one that leads none, and the node whose disk is slow.
+/// Three nodes that hold their groups together, a client of one that leads none, and the node that has the slow disk.
 struct Slow {
     nodes: Nodes,
     gateway: usize,

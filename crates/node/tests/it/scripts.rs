@@ -374,8 +374,9 @@ fn a_script_without_an_end_lets_others_work_and_can_be_killed() {
     }
 }
 
-/// A long script says again and again that it needs its keys. A transaction that waits for them is given up after as long
-/// as a request waits, and lets go what it has locked elsewhere: others need not wait for the script on its account.
+/// A long script says again and again that it needs its keys. A transaction that waits for them is given up after as
+/// long as a request waits, and lets go what it has locked elsewhere: others need not wait for the script on its
+/// account.
 #[test]
 fn who_waits_for_a_long_script_keeps_nobody_waiting_for_longer_than_a_request_may() {
     let mut host = Host::new(3, settings("always"));

@@ -321,8 +321,9 @@ fn the_archive_is_told_when_a_leader_whose_log_may_be_shortened_has_no_room() {
     assert!(nodes.host(1).archived.iter().all(|news| news.has_others));
 }
 
-/// Nodes that know their cluster say every few hundred milliseconds how they are. A leader that leaves, or whose group
-/// moves away, waits until a voter has: one that does not know the cluster yet would lead, and take nothing further.
+/// Nodes that know their cluster say every few hundred milliseconds how they are. A leader that leaves, or loses its
+/// group to another node, waits until a voter has: one that does not know the cluster yet would lead, and take nothing
+/// further.
 #[test]
 fn a_node_that_may_not_know_its_cluster_is_not_given_a_group() {
     const VITALS: u8 = 43;

@@ -272,8 +272,8 @@ fn compiled_code_is_no_script() {
     }
 }
 
-/// Lua matches a pattern by calling itself, and would end the process by an overflow of its stack. Threads of tests have
-/// as much of one as those that serve clients.
+/// Lua matches a pattern by calling itself, and would end the process by an overflow of its stack. Threads of tests
+/// have as much of one as those that serve clients.
 #[test]
 fn a_pattern_is_refused_that_would_take_the_stack() {
     let refusal = "-ERR user_script:1: pattern too complex";
