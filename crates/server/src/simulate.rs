@@ -53,6 +53,10 @@ pub struct SimulateArguments {
     /// A far cluster follows over a thin line that is cut again and again (with one node or three, and `always`).
     #[arg(long, conflicts_with_all = ["changes", "levels", "liars", "calm", "returns", "ailments", "waits"])]
     site: bool,
+    /// Clocks run at double and at half speed for a while, which leases do not bear: what reads are told meanwhile is
+    /// not judged, and all else is.
+    #[arg(long, conflicts_with_all = ["calm", "returns", "ailments", "waits", "canary"])]
+    clocks: bool,
     /// Nothing goes wrong, every world has the same net and disks, and the report says how long transfers between two
     /// keys took, in virtual time, once all nodes have joined and leaders are spread.
     #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "levels", "liars"])]
@@ -259,6 +263,7 @@ impl SimulateArguments {
             levels: self.levels && self.nodes() > 1,
             liars: self.liars && self.nodes() > 1,
             site: self.site,
+            clocks: self.clocks,
             canary: self.canary.map(CanaryName::canary),
         }
     }
@@ -276,6 +281,7 @@ impl SimulateArguments {
         let levels = if self.levels { " --levels" } else { "" };
         let liars = if self.liars { " --liars" } else { "" };
         let site = if self.site { " --site" } else { "" };
+        let clocks = if self.clocks { " --clocks" } else { "" };
         let kind = if self.calm {
             " --calm"
         } else if self.returns {
@@ -290,7 +296,7 @@ impl SimulateArguments {
         let nodes = self.nodes();
         format!(
             "holdfast simulate --seeds {seed} --nodes {nodes} --policy {policy}{changes}{moves}{growth}{repeats}\
-             {optimists}{levels}{liars}{site}{kind}{canary} --trace"
+             {optimists}{levels}{liars}{site}{clocks}{kind}{canary} --trace"
         )
     }
 }

@@ -29,6 +29,12 @@ pub enum Fault {
     SyncFailure,
     /// A disk is full for a while.
     FullDisk,
+    /// Syncs of a disk take long for a while.
+    SlowDisk,
+    /// A clock begins to run at another rate.
+    ClockRate,
+    /// A link is slow for a while.
+    SlowLink,
     /// A wall clock jumps.
     ClockJump,
     /// A client loses its connection.
@@ -98,7 +104,7 @@ pub enum Phase {
 
 impl Fault {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 22] = [
         Self::CutOff,
         Self::PairCut,
         Self::Kill,
@@ -110,6 +116,9 @@ impl Fault {
         Self::Pause,
         Self::SyncFailure,
         Self::FullDisk,
+        Self::SlowDisk,
+        Self::ClockRate,
+        Self::SlowLink,
         Self::ClockJump,
         Self::Reset,
         Self::Copy,
@@ -134,6 +143,9 @@ impl Fault {
             Self::Pause => "pause",
             Self::SyncFailure => "sync-failure",
             Self::FullDisk => "full-disk",
+            Self::SlowDisk => "slow-disk",
+            Self::ClockRate => "clock-rate",
+            Self::SlowLink => "slow-link",
             Self::ClockJump => "clock-jump",
             Self::Reset => "client-reset",
             Self::Copy => "node-copied",
@@ -159,12 +171,19 @@ impl Fault {
         if plan.waits {
             return matches!(
                 self,
-                Self::CutOff | Self::PairCut | Self::Kill | Self::PowerCut | Self::Pause | Self::FullDisk
+                Self::CutOff
+                    | Self::PairCut
+                    | Self::Kill
+                    | Self::PowerCut
+                    | Self::Pause
+                    | Self::FullDisk
+                    | Self::SlowDisk
+                    | Self::ClockRate
+                    | Self::SlowLink
             );
         }
         match self {
-            Self::CutOff | Self::PairCut => plan.nodes > 1,
-            Self::Rot => plan.nodes > 1 && !plan.changes,
+            Self::CutOff | Self::PairCut | Self::SlowLink | Self::Rot => plan.nodes > 1,
             Self::Copy => false,
             Self::Join | Self::Remove => plan.changes,
             Self::Move => plan.moves,

@@ -46,12 +46,18 @@ pub struct Faults {
     pub sync_failure_every: u64,
     /// Mean time between periods in which the disk is full; 0 is never.
     pub full_every: u64,
+    /// Mean time between periods in which syncs of one disk take long; 0 is never.
+    pub slow_disk_every: u64,
+    /// Mean time between periods in which a link is slow; 0 is never.
+    pub slow_link_every: u64,
     /// A bit turns at the end of the log when a process ends: on one machine only, less than half of the voters.
     pub rot: u64,
     /// Mean time between jumps of a wall clock; 0 is never.
     pub clock_jump_every: u64,
     /// Largest error of a clock's rate, in millionths.
     pub clock_drift: u64,
+    /// Mean time between changes of a clock's rate; 0 is never.
+    pub clock_rate_every: u64,
     /// Mean time between resets of a client's connection; 0 is never.
     pub reset_every: u64,
     /// Mean time between changes of the cluster's members; 0 is never.
@@ -236,8 +242,18 @@ impl Faults {
         let mut of_writes = Prng::new(plan.seed ^ 0x7772_6974_6573);
         let core_writes = if plan.canary.is_none() { of_writes.below(1_500).saturating_sub(500) } else { 0 };
         let mut of_rot = Prng::new(plan.seed ^ 0x726F74);
-        let may_rot = several && plan.canary.is_none() && !plan.changes;
+        let may_rot = several && plan.canary.is_none();
         let rot = if may_rot && of_rot.chance(1, 2) { 200 + of_rot.below(800) } else { 0 };
+        // Worlds that are seen to be right with what they know keep it: these three have a chance of their own.
+        let mut of_pace = Prng::new(plan.seed ^ 0x7061_6365);
+        let is_usual = plan.canary.is_none();
+        let mut sometimes = |part: u64, mean: u64| {
+            if is_usual && of_pace.chance(1, part) { mean / 3 + of_pace.below(mean * 3) } else { 0 }
+        };
+        let slow_disk_every = sometimes(3, 3 * SECOND);
+        let slow_link_every = if several { sometimes(3, 3 * SECOND) } else { 0 };
+        let clock_rate_every = sometimes(3, 3 * SECOND);
+        let clock_rate_every = if plan.clocks { SECOND + clock_rate_every / 4 } else { clock_rate_every };
         Self {
             net_delay_min: 20_000 + prng.below(MILLISECOND),
             net_jitter: 10_000 + prng.below(5 * MILLISECOND),
@@ -256,9 +272,12 @@ impl Faults {
             core_writes,
             sync_failure_every,
             full_every,
+            slow_disk_every,
+            slow_link_every,
             rot,
             clock_jump_every,
             clock_drift: if several && prng.chance(1, 3) { prng.below(drift_max) } else { prng.below(200) },
+            clock_rate_every,
             reset_every,
             change_every,
             move_every,
@@ -294,8 +313,11 @@ impl Faults {
             &mut self.sync_stall,
             &mut self.sync_failure_every,
             &mut self.full_every,
+            &mut self.slow_disk_every,
+            &mut self.slow_link_every,
             &mut self.rot,
             &mut self.clock_jump_every,
+            &mut self.clock_rate_every,
             &mut self.reset_every,
             &mut self.change_every,
             &mut self.move_every,

@@ -22,6 +22,10 @@ pub struct Machine {
     pub disk: FalseDisk,
     /// Its clocks.
     pub clock: FalseClock,
+    /// What its monotonic clock gains by nature, in millionths.
+    pub drift: i64,
+    /// Each sync takes up to so much longer.
+    pub sync_extra: u64,
     /// It has been started at some time: it belongs to the cluster, or did.
     pub has_joined: bool,
     /// The levels that the program knows which is installed there.

@@ -25,6 +25,7 @@ pub const EXPECTED: &[&str] = &[
     "the disk was full",
     "a process paused",
     "a wall clock jumped",
+    "a clock ran at a rate that leases do not bear",
     "clocks ran apart",
     "a client lost its connection",
     "a client gave up waiting",

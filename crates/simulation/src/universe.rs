@@ -95,7 +95,10 @@ pub(crate) enum Trouble {
     Pause,
     SyncFailure,
     FullDisk,
+    SlowDisk,
+    SlowLink,
     ClockJump,
+    ClockRate,
     Reset,
     Change,
     Move,
@@ -105,14 +108,17 @@ pub(crate) enum Trouble {
     ZoneLost,
 }
 
-const TROUBLES: [Trouble; 14] = [
+const TROUBLES: [Trouble; 17] = [
     Trouble::Partition,
     Trouble::Kill,
     Trouble::PowerCut,
     Trouble::Pause,
     Trouble::SyncFailure,
     Trouble::FullDisk,
+    Trouble::SlowDisk,
+    Trouble::SlowLink,
     Trouble::ClockJump,
+    Trouble::ClockRate,
     Trouble::Reset,
     Trouble::Change,
     Trouble::Move,
@@ -140,6 +146,10 @@ const GROUPS_MAX: u64 = 4;
 
 /// Clocks that may be off by so many millionths are said to run apart.
 const CLOCKS_APART: u64 = 10_000;
+
+/// Clocks at double and at half speed: no lease bears that.
+pub(crate) const BEYOND_FAST: i64 = 1_000_000;
+pub(crate) const BEYOND_SLOW: i64 = -500_000;
 
 /// Chance of clients that share streams, apart from all other chance.
 const STREAMS_SEED: u64 = 0x5EED_0F57_2EA4;
@@ -204,8 +214,10 @@ pub struct Universe {
     pub(crate) leading: Leading,
     pub(crate) zones: Zones,
     pub(crate) lies: Lies,
+    /// No clock has run at a rate that leases do not bear. Where one has, it is not looked what reads were told.
+    pub(crate) rates_were_sound: bool,
     /// When peace began.
-    peace_since: Option<u64>,
+    pub(crate) peace_since: Option<u64>,
     /// Since when all groups have been led, in peace.
     led_since: Option<u64>,
     seen_locks: SeenLocks,
@@ -257,6 +269,8 @@ impl Universe {
                     _ => prng.below(2 * drift as u64 + 1) as i64 - drift,
                 };
                 Machine {
+                    drift,
+                    sync_extra: 0,
                     node: NodeId(index as u64 + 1),
                     disk: FalseDisk::new(prng.fork()),
                     clock: FalseClock::new(drift, SECOND + prng.below(SECOND), prng.below(1_000) as i64 - 500),
@@ -286,7 +300,8 @@ impl Universe {
         let think_max = MILLISECOND << prng.below(8).max(think_min);
         let mut clients: Vec<_> =
             (0..client_count).map(|_| Client::new(prng.fork(), think_max, transfers, spans)).collect();
-        if plan.durability == Durability::Always && !plan.calm && plan.nodes > 1 {
+        // How old an answer is a replica tells by its clock.
+        if plan.durability == Durability::Always && !plan.calm && plan.nodes > 1 && !plan.clocks {
             clients.iter_mut().for_each(Client::perhaps_read_nearby);
             if plan.canary == Some(Canary::BoundlessRead) {
                 clients.iter_mut().for_each(Client::read_nearby);
@@ -326,7 +341,7 @@ impl Universe {
             clients,
             history: History::new(),
             replica_count: Settings::default().replica_count,
-            network: Network { cut: Default::default(), stream_at: BTreeMap::new() },
+            network: Network { cut: Default::default(), slow: BTreeMap::new(), stream_at: BTreeMap::new() },
             lapses: Vec::new(),
             forgotten_at: Vec::new(),
             group_count,
@@ -343,6 +358,7 @@ impl Universe {
             leading: Leading { leaders: BTreeMap::new(), whole_since: BTreeMap::new(), changes: BTreeMap::new() },
             zones,
             lies: Lies::new(plan),
+            rates_were_sound: true,
             peace_since: None,
             led_since: None,
             seen_locks: SeenLocks::new(),
@@ -755,7 +771,10 @@ impl Universe {
             Trouble::Pause => self.faults.pause_every,
             Trouble::SyncFailure => self.faults.sync_failure_every,
             Trouble::FullDisk => self.faults.full_every,
+            Trouble::SlowDisk => self.faults.slow_disk_every,
+            Trouble::SlowLink => self.faults.slow_link_every,
             Trouble::ClockJump => self.faults.clock_jump_every,
+            Trouble::ClockRate => self.faults.clock_rate_every,
             Trouble::Reset => self.faults.reset_every,
             Trouble::Change => self.faults.change_every,
             Trouble::Move => self.faults.move_every,
@@ -841,6 +860,31 @@ impl Universe {
                 let error = self.prng.below(20_000) as i64 - 10_000;
                 self.machines[machine].clock.set_error_ms(error);
             }
+            Trouble::SlowDisk => {
+                self.meet(Fault::SlowDisk, machine);
+                self.machines[machine].sync_extra = 20 * MILLISECOND + self.some(SECOND);
+                let when = self.now + self.some(5 * SECOND);
+                self.at(when, What::Over(trouble, machine));
+            }
+            Trouble::SlowLink => {
+                let count = self.machines.len() as u64;
+                let other = (machine + 1 + self.prng.below(count - 1) as usize) % count as usize;
+                self.meet_pair(Fault::SlowLink, machine, other);
+                let extra = 10 * MILLISECOND + self.some(SECOND / 2);
+                self.network.slow.extend([((machine, other), extra), ((other, machine), extra)]);
+                let when = self.now + self.some(5 * SECOND);
+                self.at(when, What::Over(trouble, machine));
+            }
+            Trouble::ClockRate => {
+                self.meet(Fault::ClockRate, machine);
+                let drift = if self.plan.clocks {
+                    [BEYOND_FAST, BEYOND_SLOW, self.machines[machine].drift][self.some(3) as usize]
+                } else {
+                    let most = self.faults.clock_drift as i64;
+                    self.some(2 * most as u64 + 1) as i64 - most
+                };
+                self.set_clock_rate(machine, drift);
+            }
             Trouble::Change => self.change_members(machine),
             Trouble::Move => self.move_slots(machine),
             Trouble::Place => self.place_group(machine),
@@ -893,8 +937,20 @@ impl Universe {
             Trouble::Partition => self.network.cut.retain(|(from, to)| *from != machine && *to != machine),
             Trouble::SyncFailure => self.machines[machine].disk.set_syncs_fail(false),
             Trouble::FullDisk => self.machines[machine].disk.set_full(false),
+            Trouble::SlowDisk => self.machines[machine].sync_extra = 0,
+            Trouble::SlowLink => self.network.slow.retain(|(from, to), _| *from != machine && *to != machine),
             _ => {}
         }
+    }
+
+    /// A machine's clock runs at another rate from now on.
+    pub(crate) fn set_clock_rate(&mut self, machine: usize, drift: i64) {
+        say!(self, "the clock of node {} gains {drift} millionths", machine + 1);
+        if drift.unsigned_abs() > u64::from(consensus::limits::CLOCK_DRIFT_MAX_MILLIONTHS) {
+            self.probes.reach("a clock ran at a rate that leases do not bear");
+            self.rates_were_sound = false;
+        }
+        self.machines[machine].clock.set_drift(drift, self.now);
     }
 
     fn power_cut_strikes(&mut self, machine: usize) {

@@ -16,7 +16,7 @@ pub struct WorkArguments {
     /// Nothing goes wrong, every step of a core takes time, and the report says what so many nodes (--nodes 1,3,8)
     /// carry, how long answers take, and what bounds it.
     #[arg(long, conflicts_with_all = [
-        "canary", "changes", "moves", "growth", "levels", "liars", "calm", "returns", "ailments", "waits", "trace", "repeats",
+        "canary", "changes", "moves", "growth", "levels", "liars", "clocks", "calm", "returns", "ailments", "waits", "trace", "repeats",
     ])]
     pub(super) work: bool,
     /// With --work: cores of each node.

@@ -402,8 +402,9 @@ fn a_site_is_handed_over_without_loss_while_clients_write() {
         })
         .collect();
     let (from, address) = (format!("127.0.0.1:{}", near.port()), sites.far_address());
-    wait_until("the far side hears the near one", || {
-        succeed(&["site", "status", "--server", &address]).contains("link          up")
+    wait_until("the far side has its copy and hears the near one", || {
+        let told = succeed(&["site", "status", "--server", &address]);
+        told.contains("phase         following") && told.contains("link          up")
     });
     let told = succeed(&["site", "handover", "--from", &from, "--server", &address, "--pause", "60"]);
     is_over.store(true, Ordering::Relaxed);

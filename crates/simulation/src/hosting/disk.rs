@@ -156,6 +156,10 @@ impl Universe {
             if self.luck(self.faults.sync_stall) {
                 delay += self.some(2 * SECOND);
             }
+            let extra = self.machines[machine].sync_extra;
+            if extra > 0 {
+                delay += self.some(extra);
+            }
             let life = self.machines[machine].life;
             let process = self.machines[machine].process.as_mut().expect("it is alive");
             process.journal_is_busy = true;

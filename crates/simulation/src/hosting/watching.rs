@@ -36,7 +36,7 @@ impl Universe {
             if group.is_leader() {
                 led.push(id);
                 leases += u64::from(group.has_lease(self.machines[machine].clock.read(self.now).instant));
-                if let Some(other) = self.other_lease(machine, id, group.term()) {
+                if let Some(other) = self.other_lease(machine, id, group.term()).filter(|_| self.rates_were_sound) {
                     let reason = format!(
                         "node {} leads group {id} in term {}, and node {} may still answer reads",
                         machine + 1,

@@ -112,6 +112,8 @@ impl Universe {
             node: original.node,
             disk: original.disk.copy(prng),
             clock: FalseClock::new(0, SECOND, 0),
+            drift: 0,
+            sync_extra: 0,
             has_joined: false,
             levels: stdx::Levels::KNOWN,
             is_lost: false,

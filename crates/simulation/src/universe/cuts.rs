@@ -26,7 +26,7 @@ impl Universe {
     /// Cuts the logs that one machine holds at some moments, and looks at what is there. [`Universe::replay_logs`] has
     /// ended the processes.
     pub(super) fn cut_logs(&mut self) {
-        if !self.has_lost_nothing() {
+        if !self.has_lost_nothing() || !self.rates_were_sound {
             return;
         }
         let holds_all = |machine: &usize| {

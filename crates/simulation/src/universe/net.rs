@@ -35,6 +35,7 @@ impl Universe {
             if is_raft && self.luck(self.faults.net_straggler) {
                 delay += self.some(100 * self.faults.net_jitter);
             }
+            delay += self.network.slow.get(&(from, to)).copied().unwrap_or(0);
             let mut when = self.now + delay;
             if !is_raft {
                 let last = self.network.stream_at.entry((from, to, link, core)).or_insert(0);

@@ -15,6 +15,8 @@ pub(crate) struct Leading {
 pub(crate) struct Network {
     /// Pairs of machines that cannot hear each other, by (speaker, listener).
     pub(crate) cut: BTreeSet<(usize, usize)>,
+    /// How much longer messages take, by (speaker, listener).
+    pub(crate) slow: BTreeMap<(usize, usize), u64>,
     /// When the last message of a connection between two machines, and to a core, arrives.
     pub(crate) stream_at: BTreeMap<(usize, usize, u16, u16), u64>,
 }

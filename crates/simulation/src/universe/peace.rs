@@ -35,6 +35,9 @@ const RESERVATION_MAX: u64 = ns(limits::RESERVATION_BEGIN_MAX) * 21 / 20 + ns(li
 /// that is gone gets it, or starts over.
 const SETTLED_MAX: u64 = LOCK_MAX + ns(limits::LOCK_WAIT_RENEWAL) + ns(limits::REQUEST_PATIENCE);
 
+/// The longest that a lease is believed in which a clock at half speed measures.
+pub(super) const UNSOUND_LEASE_MAX: u64 = 3 * SECOND;
+
 impl Universe {
     pub(super) fn peace_begins(&mut self) {
         say!(self, "peace");
@@ -43,8 +46,13 @@ impl Universe {
         self.clients_run = false;
         self.faults.calm();
         self.network.cut.clear();
+        self.network.slow.clear();
         self.end_lies();
         for machine in 0..self.machines.len() {
+            self.machines[machine].sync_extra = 0;
+            if !self.rates_were_sound {
+                self.set_clock_rate(machine, self.machines[machine].drift);
+            }
             let disk = &self.machines[machine].disk;
             disk.set_full(false);
             disk.set_syncs_fail(false);
@@ -67,6 +75,10 @@ impl Universe {
         }
         if self.plan.levels && !self.live_until(deadline, Self::is_risen) {
             return self.fail_in_peace("and a group is not at the highest level");
+        }
+        if !self.rates_were_sound {
+            // Leases from before are over.
+            self.live_until(self.now + UNSOUND_LEASE_MAX, |_| false);
         }
         self.led_since = Some(self.now);
         if !self.live_until(self.now + SETTLED_MAX, Self::is_settled) {

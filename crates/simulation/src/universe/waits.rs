@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use node::group::Standing;
 use node::transaction::TransactionId;
 
-use super::{Universe, What, say};
+use super::{BEYOND_FAST, BEYOND_SLOW, Universe, What, say};
 use crate::coverage::Fault;
 use crate::{MILLISECOND, SECOND};
 
@@ -21,6 +21,9 @@ const LOCK_OLD: u64 = 100 * MILLISECOND;
 
 /// How long waits are counted after the harm is over, and how long nothing happens then.
 const QUIET: u64 = 6 * SECOND;
+
+/// How much longer messages take on a slow link.
+const LINK_SLOW: u64 = 100 * MILLISECOND;
 
 /// How long leaders may take to be where they were.
 const RECOVERY_MAX: u64 = 60 * SECOND;
@@ -42,12 +45,36 @@ pub enum Harm {
     Stop,
     /// Its disk is full.
     FullDisk,
+    /// Each sync of its disk takes up to a second.
+    SlowDisk,
+    /// Messages between it and another one take 100 ms. Neither counts as hurt.
+    SlowLink,
+    /// Its clock runs at double speed. It does not count as hurt.
+    FastClock,
+    /// Its clock runs at half speed. It does not count as hurt.
+    SlowClock,
 }
 
 impl Harm {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::PairCut, Self::OneWayCut, Self::CutOff, Self::Kill, Self::PowerCut, Self::Stop, Self::FullDisk];
+    pub const ALL: [Self; 11] = [
+        Self::PairCut,
+        Self::OneWayCut,
+        Self::CutOff,
+        Self::Kill,
+        Self::PowerCut,
+        Self::Stop,
+        Self::FullDisk,
+        Self::SlowDisk,
+        Self::SlowLink,
+        Self::FastClock,
+        Self::SlowClock,
+    ];
+
+    /// Whether clients of the node that it strikes are none of those whose waits are looked at.
+    const fn hurts_its_node(self) -> bool {
+        !matches!(self, Self::PairCut | Self::OneWayCut | Self::SlowLink | Self::FastClock | Self::SlowClock)
+    }
 
     /// Its name.
     pub const fn name(self) -> &'static str {
@@ -59,6 +86,10 @@ impl Harm {
             Self::PowerCut => "power-cut",
             Self::Stop => "stop",
             Self::FullDisk => "full-disk",
+            Self::SlowDisk => "slow-disk",
+            Self::SlowLink => "slow-link",
+            Self::FastClock => "clock-at-double-speed",
+            Self::SlowClock => "clock-at-half-speed",
         }
     }
 }
@@ -134,7 +165,12 @@ impl Universe {
             self.look_for(lasts);
             say!(self, "cycle {cycle}: all is well again");
             self.network.cut.clear();
+            self.network.slow.clear();
             self.machines[victim].disk.set_full(false);
+            self.machines[victim].sync_extra = 0;
+            if matches!(harm, Harm::FastClock | Harm::SlowClock) {
+                self.set_clock_rate(victim, self.machines[victim].drift);
+            }
             self.boot(victim);
             self.look_for(QUIET);
             self.away = None;
@@ -150,7 +186,7 @@ impl Universe {
     }
 
     fn begin_harm(&mut self, harm: Harm, victim: usize, other: usize, lasts: u64) {
-        if !matches!(harm, Harm::PairCut | Harm::OneWayCut) {
+        if harm.hurts_its_node() {
             self.away = Some(victim);
             // Its clients go to other nodes, to see how those are.
             let of_victim = |client: &usize| self.clients[*client].node == victim;
@@ -189,6 +225,18 @@ impl Universe {
             Harm::FullDisk => {
                 self.meet(Fault::FullDisk, victim);
                 self.machines[victim].disk.set_full(true);
+            }
+            Harm::SlowDisk => {
+                self.meet(Fault::SlowDisk, victim);
+                self.machines[victim].sync_extra = SECOND;
+            }
+            Harm::SlowLink => {
+                self.meet_pair(Fault::SlowLink, victim, other);
+                self.network.slow.extend([((victim, other), LINK_SLOW), ((other, victim), LINK_SLOW)]);
+            }
+            Harm::FastClock | Harm::SlowClock => {
+                self.meet(Fault::ClockRate, victim);
+                self.set_clock_rate(victim, if harm == Harm::FastClock { BEYOND_FAST } else { BEYOND_SLOW });
             }
         }
     }
