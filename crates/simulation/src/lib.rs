@@ -146,8 +146,8 @@ pub struct Plan {
     pub liars: bool,
     /// A far cluster follows over a thin line that is cut again and again. Acknowledged must mean on disk.
     pub site: bool,
-    /// Clocks run at double and at half speed for a while, which leases do not bear: it is not looked what reads were told
-    /// then, nor whether transactions read what was so.
+    /// Clocks run at double and at half speed for a while, which leases do not bear: it is not looked what reads were
+    /// told then, nor whether transactions read what was so.
     pub clocks: bool,
     /// A defect to plant, if any.
     pub canary: Option<Canary>,

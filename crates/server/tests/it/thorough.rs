@@ -25,7 +25,7 @@ fn thorough(cluster: &mut Cluster, node: usize) -> Client {
 
 /// Two of three are killed in the middle of writes, and lost: the third alone has all that was acknowledged.
 #[test]
-fn what_was_acknowledged_with_all_is_with_whoever_is_left() {
+fn what_was_acknowledged_with_all_is_with_each_that_is_left() {
     let mut cluster = Cluster::start(3);
     let leader = cluster.leader_of("count");
     let (gateway, left) = ((leader + 1) % 3, (leader + 2) % 3);

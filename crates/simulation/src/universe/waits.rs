@@ -71,7 +71,7 @@ impl Harm {
         Self::SlowClock,
     ];
 
-    /// Whether clients of the node that it strikes are none of those whose waits are looked at.
+    /// Whether clients of the node that it strikes are left out where waits are looked at.
     const fn hurts_its_node(self) -> bool {
         !matches!(self, Self::PairCut | Self::OneWayCut | Self::SlowLink | Self::FastClock | Self::SlowClock)
     }
