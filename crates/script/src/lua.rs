@@ -228,6 +228,9 @@ fn bound_patterns(stack: Stack) {
         unsafe { ffi::lua_pushcclosure(stack.0, guard, 1) };
         stack.raw_set_field(-2, name);
     }
+    // Its name in Lua 5.0, under which the library has it as well.
+    stack.raw_field(-1, "gmatch");
+    stack.raw_set_field(-2, "gfind");
     stack.pop(1);
 }
 

@@ -281,6 +281,7 @@ fn a_pattern_is_refused_that_would_take_the_stack() {
         "string.find(s, p)",
         "string.match(s, p)",
         "string.gmatch(s, p)()",
+        "string.gfind(s, p)()",
         "string.gsub(s, p, '')",
         "s:match(p)",
         "string.match(s, '(' .. p .. ')')",
