@@ -384,10 +384,8 @@ impl Merger {
     /// group begins: that was before the start, and so was all of it. True if there was one.
     fn suppose_lost(&mut self) -> Result<bool, Unprepared> {
         let mut has_any = false;
-        for (id, committed) in &self.committed {
-            let Some(transaction) = self.transactions.get_mut(id).filter(|transaction| !transaction.is_taken) else {
-                continue;
-            };
+        for (id, transaction) in self.transactions.iter_mut().filter(|(_, transaction)| !transaction.is_taken) {
+            let Some(committed) = self.committed.get(id) else { continue };
             for group in &transaction.groups {
                 let place = *group as usize;
                 let is_past = self.moments.get(place).is_some_and(|moment| moment > committed);

@@ -353,9 +353,10 @@ impl State {
         self.recorder = reader.map(|reader| Box::new(Recorder::new(reader, group, from, self.standing())));
     }
 
-    /// Transactions over groups that are prepared here, as steps of the last entry.
+    /// Transactions over groups that are prepared here. At which entry is not known any more: anyone who begins here
+    /// has passed it.
     fn standing(&self) -> Vec<Step> {
-        let (index, moment) = (self.applied.index, self.moment.unix);
+        let (index, moment) = (0, UnixMillis(i64::MIN));
         let over_groups = self.prepared.iter().filter(|(_, prepared)| prepared.participants.len() > 1);
         let step = |(transaction, prepared): (&TransactionId, &Prepared)| Step {
             index,

@@ -45,6 +45,9 @@ const SEGMENTS: u64 = 16;
 const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 
+/// Keys of transactions under way that a mark may hold in memory.
+const MARK_KEYS_BYTES_MAX: usize = 64 << 10;
+
 /// A reader that is cut off reads no more than this twice.
 const MARK_INTERVAL_BYTES: u64 = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 
@@ -125,13 +128,7 @@ impl Backlog {
                     segments.push_back(Segment { sequence: *sequence, places, bytes, steps, marks: Vec::new() });
                 }
                 // The power went when it began, so nothing is in it.
-                Err(why)
-                    if is_last
-                        && number > 0
-                        && matches!(why.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData) =>
-                {
-                    fs::remove_file(&path)?;
-                }
+                Err(_) if is_last && number > 0 && !has_begun(&path)? => fs::remove_file(&path)?,
                 Ok(_) => news = Some(format!("{} is damaged", path.display())),
                 Err(why) => news = Some(format!("{}: {why}", path.display())),
             }
@@ -198,8 +195,13 @@ impl Backlog {
         if segment.bytes - segment.marks.last().map_or(0, |mark| mark.offset) >= MARK_INTERVAL_BYTES {
             let (offset, steps) = (segment.bytes, segment.steps);
             let (places, parts) = self.book.begin_file();
-            let (places, parts) = (places.to_vec(), parts.into_iter().cloned().collect());
-            segment.marks.push(Arc::new(Mark { offset, steps, places, parts }));
+            let keys = parts.iter().flat_map(|(_, step)| &step.keys);
+            let keys_bytes: usize = keys.map(|(_, key)| key.len() + size_of::<DatabaseKey>()).sum();
+            // Another tape ends behind large transactions.
+            if keys_bytes <= MARK_KEYS_BYTES_MAX {
+                let (places, parts) = (places.to_vec(), parts.into_iter().cloned().collect());
+                segment.marks.push(Arc::new(Mark { offset, steps, places, parts }));
+            }
         }
         if segment.bytes >= (self.size_max / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX) {
             self.next_segment()?;
@@ -245,6 +247,18 @@ impl Backlog {
         self.segments.push_back(Segment { sequence, places, bytes, steps: 0, marks: Vec::new() });
         Ok(())
     }
+}
+
+/// False if the power went before the header of a file was on the disk.
+fn has_begun(path: &Path) -> io::Result<bool> {
+    let file = File::open(path)?;
+    let mut head = [0; PREAMBLE_BYTES];
+    if file.metadata()?.len() < head.len() as u64 {
+        return Ok(false);
+    }
+    file.read_exact_at(&mut head, 0)?;
+    let length = u32::from_le_bytes(head[12..16].try_into().expect("four bytes"));
+    Ok(head != [0; PREAMBLE_BYTES] && file.metadata()?.len() >= head.len() as u64 + u64::from(length))
 }
 
 /// Where a file of the backlog is.
