@@ -51,6 +51,7 @@ fn a_zone_dies_and_is_replaced_and_returns_while_clients_write() {
     words[3..].iter().for_each(|words| cluster.join_as(2, words));
     let (is_done, told) = cluster.tool(0, &["groups", "5", "--no-wait"]);
     assert!(is_done, "{told}");
+    wait_until(&cluster, 0, "all have joined", |status| zones(status).len() == ZONES.len());
     wait_until(&cluster, 0, "a copy in each zone", |status| is_spread(status, &["a", "b", "c"]));
     let load = Load::begin(&cluster, &[0, 1, 3]);
     for node in [2, 5] {
