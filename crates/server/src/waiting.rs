@@ -1,5 +1,6 @@
 //! Says what a tool waits for, once that takes long: on a silent terminal a slow server looks like a tool that hangs.
 
+use std::io::Write as _;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +14,9 @@ const LINE_INTERVAL: Duration = Duration::from_secs(10);
 /// Does `work`. If that takes longer than [`SILENCE`], says `what` on the standard error, with the seconds that have
 /// passed, and again now and then.
 pub fn during<T>(what: &str, work: impl FnOnce() -> T) -> T {
-    during_told_by(what, SILENCE, |line| eprintln!("{line}"), work)
+    // Who reads it may have gone, and the work goes on.
+    let tell = |line| drop(writeln!(std::io::stderr(), "{line}"));
+    during_told_by(what, SILENCE, tell, work)
 }
 
 fn during_told_by<T>(what: &str, silence: Duration, tell: impl Fn(String) + Send, work: impl FnOnce() -> T) -> T {

@@ -21,6 +21,9 @@ const QUICK_RATIO: u64 = 256;
 /// A call that takes so long is always looked at.
 const NANOS_CERTAIN: u64 = 100_000;
 
+/// Of a shorter time a share says little.
+const LEAST_WINDOW_MS: u64 = 10_000;
+
 /// For how long sums grow.
 const WINDOW_MS: i64 = 60_000;
 
@@ -107,7 +110,7 @@ impl HotKeys {
     /// The part of one core's time that the hottest key takes, in thousandths.
     pub(crate) fn time_per_mille(&self) -> u64 {
         let nanos = self.keys.iter().map(|key| key.nanos).max().unwrap_or(0);
-        (nanos / 1_000).checked_div(self.window_ms).unwrap_or(0).min(1_000)
+        (nanos / 1_000 / self.window_ms.max(LEAST_WINDOW_MS)).min(1_000)
     }
 
     /// The part of all calls that are about the key with the most, in thousandths.
