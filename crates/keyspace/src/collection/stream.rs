@@ -553,14 +553,10 @@ impl Stream {
         }
     }
 
-    /// How many entries a group has not read, if that can be told. As Redis 8 tells it: all that are left if what the
-    /// group has read, and what was deleted, comes before them.
+    /// How many entries a group has not read, if that can be told.
     pub(crate) fn lag(&self, group: &Group) -> Option<i64> {
-        if self.len == 0 {
+        if self.added == 0 {
             return Some(0);
-        }
-        if group.last < self.first && self.deleted_max < self.first {
-            return i64::try_from(self.len).ok();
         }
         let read = match group.read {
             Some(read) if !self.has_gap(group.last) => Some(read),

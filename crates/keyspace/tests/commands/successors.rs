@@ -719,34 +719,6 @@ fn server(variable: &str) -> Option<Reference> {
     Some(Reference::of(program.as_ref(), &options).expect("the program is there"))
 }
 
-/// What Redis 8.6 answers, kept for where there is none.
-#[test]
-fn the_lag_of_a_group_is_known_again_when_what_was_deleted_is_behind() {
-    let mut local = Local::new();
-    let mut lag_after = |line: &str| {
-        assert!(!local.call(&words::split(line)).is_error(), "{line}");
-        let groups = local.call(&["XINFO", "GROUPS", "s"]);
-        let facts = groups.elements().and_then(|groups| groups.first()).and_then(Frame::elements).expect("a group");
-        facts.last().expect("the lag").clone()
-    };
-    lag_after("XGROUP CREATE s g 0 MKSTREAM");
-    for nth in 1..=5 {
-        lag_after(&format!("XADD s {nth}-0 a 1"));
-    }
-    let table = [
-        ("XREADGROUP GROUP g c COUNT 1 STREAMS s >", Frame::Integer(4)),
-        ("XDEL s 2-0", Frame::Null),
-        ("XDEL s 1-0", Frame::Integer(3)),
-        ("XTRIM s MAXLEN 2", Frame::Integer(2)),
-        ("XTRIM s MAXLEN 0", Frame::Integer(0)),
-        ("XADD s 9-0 a 1", Frame::Integer(1)),
-        ("XDEL s 9-0", Frame::Integer(0)),
-    ];
-    for (line, lag) in table {
-        assert_eq!(lag_after(line), lag, "{line}");
-    }
-}
-
 #[test]
 fn strings_agree_with_redis_8() {
     converse(&STRINGS, "HOLDFAST_REDIS_8");
