@@ -616,6 +616,14 @@ impl Core {
                 Body::Query(_) => RequestBody::Read(words),
                 Body::Mutate(_) | Body::Container => RequestBody::Write(words),
             };
+            if matches!(command.body, Body::Mutate(_))
+                && let Err(refusal) = self.check_voters(id, group)
+            {
+                return self.sessions.refuse(id, ticket, refusal.text());
+            }
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.set_groups(ticket, std::iter::once(group));
+            }
             let is_timed = self.wants_time(Known::Data(command), args);
             let origin = Origin { ticket, tracks, is_timed, ..self.origin_of(id) };
             self.send_request(Request::new(origin, group, protocol, body), answerable, actions);
@@ -739,6 +747,8 @@ impl Core {
         {
             let orphan = Orphan::new(waiting.command.name, waiting.words, session.protocol());
             let (ticket, reply) = (waiting.ticket, reply.to_vec());
+            // A reply that is kept has not been put out, whatever else has.
+            let start = if is_kept { u64::MAX } else { start };
             self.waits.deliveries.insert(id, Delivery { start, orphan, ticket, reply });
         }
         self.sessions.release_news(id, &self.context.settings.output_limits);

@@ -774,7 +774,7 @@ impl Core {
         self.pass_time_waiting(actions);
         self.pass_time_for_orphans(actions);
         self.pass_time_for_holders();
-        self.pass_time_for_thorough();
+        self.pass_time_for_thorough(actions);
         self.pass_time_caching(actions);
         let mut more = false;
         for round in 0..limits::ROUNDS_PER_TURN {

@@ -712,11 +712,17 @@ impl Core {
         if let Err(refusal) = self.check_quorums((0..self.context.group_count).map(GroupId).filter(is_touched)) {
             return self.refuse_work(&work, refusal.text(), actions);
         }
+        // What has an id may have been done before.
+        if work.named.is_none() && self.asks_all_voters(work.origin.session) && work.may_change() {
+            let touched: Vec<GroupId> = (0..self.context.group_count).map(GroupId).filter(is_touched).collect();
+            let checked = touched.into_iter().try_for_each(|group| self.check_voters(work.origin.session, group));
+            if let Err(refusal) = checked {
+                return self.refuse_work(&work, refusal.text(), actions);
+            }
+        }
         if let Some(session) = self.sessions.get_mut(work.origin.session) {
             session.is_driving = true;
-            if !work.whole {
-                session.note_groups(work.origin.ticket, work.keys.keys().copied());
-            }
+            session.set_groups(work.origin.ticket, work.keys.keys().copied().filter(|_| !work.whole));
         }
         let moment = Moment { unix: self.now.unix, seed: self.draw() };
         let slots = Arc::clone(&self.context.slots);

@@ -137,6 +137,7 @@ impl Core {
                 let command = keyspace::resolve(args).expect("checked when it was sent");
                 if let Groups::One(group) = self.groups_of(command, args) {
                     let is_read = !matches!(body, RequestBody::Write(_));
+                    self.is_about(origin, group);
                     let request = Request { is_anew: true, ..Request::new(origin, group, protocol, body) };
                     let number = self.send_request(request, Answerable::UNDER_WAY, actions);
                     if is_read && let Some(number) = number {
@@ -156,6 +157,13 @@ impl Core {
                 self.begin_work(work, actions);
             }
             _ => unreachable!("only these are sent back"),
+        }
+    }
+
+    /// What was sent to another group, and not done there, goes to this one.
+    fn is_about(&mut self, origin: Origin, group: GroupId) {
+        if let Some(session) = self.sessions.get_mut(origin.session) {
+            session.set_groups(origin.ticket, std::iter::once(group));
         }
     }
 
@@ -183,6 +191,7 @@ impl Core {
             commands.push(words);
         });
         if let Groups::One(group) = groups {
+            self.is_about(origin, group);
             let body = RequestBody::Exec(packed);
             let request = Request { is_anew: true, ..Request::new(origin, group, protocol, body) };
             self.send_request(request, Answerable::UNDER_WAY, actions);

@@ -398,7 +398,10 @@ impl Core {
                     return;
                 }
                 if let Some(session) = self.sessions.get_mut(id) {
-                    session.note_groups(ticket.number(), std::iter::once(group));
+                    session.set_groups(ticket.number(), std::iter::once(group));
+                    if is_query {
+                        session.drop_wanting(ticket.number());
+                    }
                 }
                 let is_timed = self.wants_times(&packed, protocol);
                 let origin = Origin { is_timed, ..origin };

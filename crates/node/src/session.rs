@@ -463,15 +463,21 @@ impl Session {
     #[inline]
     pub(crate) fn take_ticket_for(&mut self, group: GroupId) -> u64 {
         let ticket = self.take_ticket();
-        self.note_groups(ticket, std::iter::once(group));
+        self.set_groups(ticket, std::iter::once(group));
         ticket
     }
 
-    /// Notes that the request with this ticket is about these groups, if every voter must have what it changes.
-    pub(crate) fn note_groups(&mut self, ticket: u64, groups: impl Iterator<Item = GroupId>) {
+    /// Notes that the request with this ticket is about these groups, or about all if there are none, if every voter
+    /// must have what it changes. What was sent before under this ticket was not done.
+    pub(crate) fn set_groups(&mut self, ticket: u64, groups: impl Iterator<Item = GroupId>) {
         if let Some(wanting) = self.owed.wanting.iter_mut().rev().find(|wanting| wanting.ticket == ticket) {
-            wanting.groups.extend(groups);
+            wanting.groups = groups.collect();
         }
+    }
+
+    /// The request with this ticket changes nothing.
+    pub(crate) fn drop_wanting(&mut self, ticket: u64) {
+        self.owed.wanting.retain(|wanting| wanting.ticket != ticket);
     }
 
     /// The same for a request that changes nothing.

@@ -16,12 +16,13 @@ use resp::Protocol;
 use stdx::{Duration, Instant, leb128};
 
 use crate::core::{Context, Core};
-use crate::event::{GroupId, NodeId, SessionId};
+use crate::event::{Action, GroupId, NodeId, SessionId};
 use crate::group::Proof;
 use crate::letter::{HOLDERS_APPLIED, Request, RequestBody};
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
+use crate::session::Session;
 
 /// Between two questions to the same leader, at first; twice as much each time, up to the longest.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
@@ -105,23 +106,26 @@ impl Thorough {
         self.kept.remove(&id).map(|waiting| waiting.kept)
     }
 
-    /// The first reply that has waited too long, and what the groups lack that it waits for.
-    fn take_late(&mut self, now: Instant) -> Option<(Kept, Option<GroupId>, Vec<NodeId>)> {
-        let (id, _) = self.kept.first_key_value().filter(|(_, waiting)| waiting.until <= now)?;
-        let id = *id;
-        let mut late = (None, Vec::new());
+    /// The replies that have waited too long, and what a group lacks that they wait for.
+    fn take_late(&mut self, now: Instant) -> (Vec<Kept>, Option<GroupId>, Vec<NodeId>) {
+        let first = self.kept.iter().find(|(_, waiting)| waiting.until > now).map_or(self.next_id, |(id, _)| *id);
+        let rest = self.kept.split_off(&first);
+        let late = std::mem::replace(&mut self.kept, rest);
+        let (mut lacking_group, mut lacking) = (None, Vec::new());
+        if late.is_empty() {
+            return (Vec::new(), lacking_group, lacking);
+        }
+        // Numbers rise as time does, in the lines as well.
+        let cut = |line: &mut Vec<u64>| line.drain(..line.partition_point(|id| *id < first)).count();
         for (group, line) in &mut self.lines {
-            let before = line.asked.len() + line.waiting.len();
-            line.asked.retain(|other| *other != id);
-            line.waiting.retain(|other| *other != id);
-            if before > line.asked.len() + line.waiting.len() {
+            if cut(&mut line.asked) + cut(&mut line.waiting) > 0 {
                 line.is_refusing = true;
-                if late.0.is_none() || late.1.is_empty() {
-                    late = (Some(*group), line.lacking.clone());
+                if lacking_group.is_none() || lacking.is_empty() {
+                    (lacking_group, lacking) = (Some(*group), line.lacking.clone());
                 }
             }
         }
-        self.kept.remove(&id).map(|waiting| (waiting.kept, late.0, late.1))
+        (late.into_values().map(|waiting| waiting.kept).collect(), lacking_group, lacking)
     }
 
     /// When there is something to do.
@@ -217,28 +221,44 @@ impl Core {
     }
 
     fn give(&mut self, kept: Kept) {
-        let Kept { session, ticket, proof, bytes, .. } = kept;
+        let Kept { session: id, ticket, proof, bytes, .. } = kept;
         // What it took, if anything, has been taken back when it went.
-        if self.sessions.get(session).is_some() {
-            self.sessions.reply_proven(session, ticket, proof, &bytes);
+        let Some(start) = self.sessions.get(id).map(Session::put_out_bytes) else { return };
+        self.sessions.reply_proven(id, ticket, proof, &bytes);
+        let end = self.sessions.get(id).map_or(start, Session::put_out_bytes);
+        if let Some(delivery) = self.waits.deliveries.get_mut(&id).filter(|delivery| delivery.ticket == ticket) {
+            if end > start {
+                delivery.start = start;
+            } else {
+                // With CLIENT REPLY OFF nobody wants to see it.
+                self.waits.deliveries.remove(&id);
+            }
         }
     }
 
     /// Asks again where it is time, and refuses what has waited for too long.
-    pub(crate) fn pass_time_for_thorough(&mut self) {
+    pub(crate) fn pass_time_for_thorough(&mut self, actions: &mut Vec<Action>) {
         if self.questions.thorough.lines.is_empty() {
             return;
         }
         let now = self.now.instant;
-        while let Some((Kept { session, ticket, .. }, group, lacking)) = self.questions.thorough.take_late(now) {
-            self.context.statistics.not_thorough_count += 1;
-            let seconds = limits::ALL_VOTERS_PATIENCE.as_secs();
+        let (late, group, lacking) = self.questions.thorough.take_late(now);
+        if !late.is_empty() {
+            let (seconds, why) = (limits::ALL_VOTERS_PATIENCE.as_secs(), self.context.lacks_voters(group, &lacking));
             let text = format!(
-                "NOREPLICAS The change is done, and a majority has it on disk, but not every voter {seconds} s later: {}",
-                self.context.lacks_voters(group, &lacking)
+                "UNCONFIRMED The change is done, and a majority has it on disk, but not every voter {seconds} s later: {why}"
             );
-            if self.sessions.get(session).is_some() {
-                self.sessions.refuse(session, ticket, &text);
+            let taken_back = format!(
+                "UNCONFIRMED An element was taken, and goes back: not every voter had the change on disk {seconds} s \
+                 later: {why}"
+            );
+            for Kept { session, ticket, .. } in late {
+                self.context.statistics.not_thorough_count += 1;
+                if self.sessions.get(session).is_none() {
+                    continue;
+                }
+                let text = if self.return_kept(session, ticket, actions) { &taken_back } else { &text };
+                self.sessions.refuse(session, ticket, text);
             }
         }
         let is_forgotten =
@@ -248,6 +268,12 @@ impl Core {
         let due: Vec<_> =
             self.questions.thorough.lines.iter().filter(|(_, line)| is_due(line)).map(|(group, _)| *group).collect();
         due.into_iter().for_each(|group| self.ask_for_lacking(group));
+    }
+
+    /// True if replies to this session wait for every voter, and some voter is known to be missing somewhere.
+    pub(crate) fn asks_all_voters(&self, session: SessionId) -> bool {
+        !self.questions.thorough.lines.is_empty()
+            && self.sessions.get(session).is_some_and(|session| session.options.by_all)
     }
 
     /// Refuses a change before it is done, if its client wants every voter to have it and one is known to be missing.

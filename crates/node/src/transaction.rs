@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use command::Refusal;
 use keyspace::{Classes, Limits, Lookups, Moment, Notice};
-use resp::{Args, Protocol, Writer};
+use resp::{Args, Protocol, Span, Writer};
 use stdx::Instant;
 
 pub use message::{GatewayId, TransactionId};
@@ -78,6 +78,16 @@ pub struct Work {
 }
 
 impl Work {
+    /// True if it holds anything but queries.
+    pub(crate) fn may_change(&self) -> bool {
+        let mut spans: Vec<Span> = Vec::new();
+        let mut is_query = |words: &Vec<u8>| {
+            let (_, args) = entry::Reader::new(words).words(&mut spans);
+            keyspace::resolve(args).is_some_and(|command| matches!(command.body, keyspace::Body::Query(_)))
+        };
+        !self.invocations.is_empty() || !self.commands.iter().all(&mut is_query)
+    }
+
     /// Work for a client, with nothing to do yet.
     pub(crate) fn new(origin: Origin, protocol: Protocol, begun: Instant) -> Self {
         Self {
@@ -431,7 +441,7 @@ impl Driver {
         &mut self,
         id: TransactionId,
         group: GroupId,
-        outcome: Result<(Locked, Observed), String>,
+        outcome: Result<(Locked, Proof), String>,
         post: &mut Vec<Post>,
     ) -> Progress {
         let low_water = self.low_water();
@@ -440,15 +450,18 @@ impl Driver {
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.protocol);
         let granted = match outcome {
-            Ok((Locked::Granted { grant, values, answers }, observed)) => Ok((observed, grant, values, answers)),
-            Ok((Locked::Changed, observed)) => {
+            Ok((Locked::Granted { grant, values, answers }, proof)) => {
+                let observed = proof.observed().expect("the caller has looked");
+                Ok((observed, grant, values, answers))
+            }
+            Ok((Locked::Changed, proof)) => {
                 writer.null_array();
-                Err(observed.into())
+                Err(proof)
             }
             // The reply of a request that has been carried out before, and is safe: the group's state holds it.
-            Ok((Locked::Answered(reply), observed)) => {
+            Ok((Locked::Answered(reply), proof)) => {
                 writer.raw(&reply);
-                Err(observed.into())
+                Err(proof)
             }
             Ok((Locked::Refused(text), _)) | Err(text) => {
                 writer.error(&text);

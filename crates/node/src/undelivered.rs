@@ -209,6 +209,16 @@ impl Core {
         self.waits.orphans.values().filter_map(|orphan| orphan.retry_at).min()
     }
 
+    /// A client will not be given what was taken for it, since not every voter has that: it goes back. False if nothing
+    /// was taken.
+    pub(crate) fn return_kept(&mut self, id: SessionId, ticket: u64, actions: &mut Vec<Action>) -> bool {
+        let is_it = self.waits.deliveries.get(&id).is_some_and(|delivery| delivery.ticket == ticket);
+        let delivery = self.waits.deliveries.remove(&id).filter(|_| is_it);
+        let Some(Delivery { orphan, ticket, reply, .. }) = delivery else { return false };
+        self.return_taken((id, ticket), orphan, &reply, actions);
+        true
+    }
+
     fn return_taken(&mut self, at: (SessionId, u64), mut orphan: Orphan, reply: &[u8], actions: &mut Vec<Action>) {
         let Some(words) = request_to_return(&orphan.words, reply) else { return };
         orphan.words = words;

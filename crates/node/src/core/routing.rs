@@ -179,7 +179,7 @@ impl Core {
             Purpose::Transaction { id, step: Step::Lock } => {
                 let outcome = match (wire::take_locked(bytes), proof.observed()) {
                     (Some(Locked::Refused(text)), _) => Err(text),
-                    (Some(locked), Some(observed)) => Ok((locked, observed)),
+                    (Some(locked), Some(_)) => Ok((locked, proof)),
                     _ => Err(self.no_quorum(group)),
                 };
                 self.drive(actions, |driver, posts| driver.locked(id, group, outcome, posts));

@@ -208,7 +208,7 @@ fn with_all_a_change_that_a_voter_lacks_is_not_confirmed_and_the_next_is_refused
     assert_eq!(
         told,
         format!(
-            "-NOREPLICAS The change is done, and a majority has it on disk, but not every voter 5 s later: {lacks}"
+            "-UNCONFIRMED The change is done, and a majority has it on disk, but not every voter 5 s later: {lacks}"
         )
     );
     for line in ["INCR a", "MULTI\r\nINCR a\r\nEXEC"] {
@@ -248,6 +248,44 @@ fn what_a_blocked_client_took_goes_back_while_a_voter_is_waited_for() {
     slow.nodes.host(slow.slow).sync();
     slow.nodes.pass(Duration::from_secs(2));
     assert_eq!(slow.nodes.run(gateway, other, "LRANGE list 0 -1"), "*1 $1 x");
+}
+
+/// The answer that is remembered is no surer than the change was when it was first answered.
+#[test]
+fn with_all_a_request_that_is_repeated_under_its_id_waits_as_well() {
+    let mut slow = Slow::new(1);
+    slow.nodes.host(slow.slow).holds_flushes = true;
+    slow.send("CLIENT REQUESTID x\r\nINCR a");
+    let told = slow.pass_slowly(Duration::from_millis(5_200));
+    assert!(told.starts_with("+OK -UNCONFIRMED The change is done"), "{told}");
+    // It may have been done, so that is not denied in advance.
+    slow.send("CLIENT REQUESTID x\r\nINCR a");
+    assert_eq!(slow.pass_slowly(Duration::from_secs(1)), "+OK");
+    assert_eq!(slow.finish(), ":1");
+}
+
+#[test]
+fn with_all_a_blocking_command_takes_nothing_that_a_voter_would_lack() {
+    let mut slow = Slow::new(1);
+    let (gateway, first) = (slow.gateway, slow.client);
+    let other = slow.nodes.host(gateway).connect(0);
+    assert_eq!(slow.nodes.run(gateway, other, "RPUSH list x y"), ":2");
+    slow.nodes.host(slow.slow).holds_flushes = true;
+    slow.send("BLPOP list 0");
+    let told = slow.pass_slowly(Duration::from_millis(5_300));
+    assert!(told.starts_with("-UNCONFIRMED An element was taken, and goes back"), "{told}");
+    slow.send("BLPOP list 0");
+    let told = slow.pass_slowly(Duration::from_millis(300));
+    assert!(told.starts_with("-NOREPLICAS Not done"), "{told}");
+    slow.client = other;
+    slow.nodes.pass(Duration::from_millis(500));
+    assert_eq!(slow.nodes.run(gateway, other, "LRANGE list 0 -1"), "*2 $1 x $1 y");
+    slow.client = first;
+    slow.finish();
+    slow.nodes.pass(Duration::from_millis(300));
+    slow.send("BLPOP list 0");
+    slow.nodes.pass(Duration::from_millis(300));
+    assert_eq!(slow.nodes.host(gateway).received(first), "*2 $4 list $1 x");
 }
 
 #[test]
