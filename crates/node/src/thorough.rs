@@ -37,7 +37,8 @@ const DEMAND_LASTS: Duration = Duration::from_secs(60);
 pub(crate) struct Kept {
     pub(crate) session: SessionId,
     pub(crate) ticket: u64,
-    /// The groups that it is about; none if that is not known, and then it is about all.
+    /// The groups that it is about; none if that is not known, and then it is about all. While it waits, those that
+    /// have not said that all have it.
     pub(crate) groups: BTreeSet<GroupId>,
     pub(crate) proof: Proof,
     pub(crate) bytes: Vec<u8>,
@@ -55,8 +56,6 @@ pub(crate) struct Thorough {
 #[derive(Debug)]
 struct Waiting {
     kept: Kept,
-    /// Groups that have not said that all have it.
-    groups_left: usize,
     until: Instant,
 }
 
@@ -97,35 +96,37 @@ impl Line {
 
 impl Thorough {
     /// A reply has what it needs of a group. Returns it when that was the last.
-    fn satisfy(&mut self, id: u64) -> Option<Kept> {
-        let waiting = self.kept.get_mut(&id)?;
-        waiting.groups_left -= 1;
-        if waiting.groups_left > 0 {
+    fn satisfy(&mut self, id: u64, group: GroupId) -> Option<Kept> {
+        let groups = &mut self.kept.get_mut(&id)?.kept.groups;
+        groups.remove(&group);
+        if !groups.is_empty() {
             return None;
         }
         self.kept.remove(&id).map(|waiting| waiting.kept)
     }
 
-    /// The replies that have waited too long, and what a group lacks that they wait for.
-    fn take_late(&mut self, now: Instant) -> (Vec<Kept>, Option<GroupId>, Vec<NodeId>) {
+    /// The replies that have waited too long. Their groups are known to lack a voter from now on.
+    fn take_late(&mut self, now: Instant) -> Vec<Kept> {
         let first = self.kept.iter().find(|(_, waiting)| waiting.until > now).map_or(self.next_id, |(id, _)| *id);
         let rest = self.kept.split_off(&first);
         let late = std::mem::replace(&mut self.kept, rest);
-        let (mut lacking_group, mut lacking) = (None, Vec::new());
         if late.is_empty() {
-            return (Vec::new(), lacking_group, lacking);
+            return Vec::new();
         }
         // Numbers rise as time does, in the lines as well.
         let cut = |line: &mut Vec<u64>| line.drain(..line.partition_point(|id| *id < first)).count();
-        for (group, line) in &mut self.lines {
-            if cut(&mut line.asked) + cut(&mut line.waiting) > 0 {
-                line.is_refusing = true;
-                if lacking_group.is_none() || lacking.is_empty() {
-                    (lacking_group, lacking) = (Some(*group), line.lacking.clone());
-                }
-            }
+        for line in self.lines.values_mut() {
+            line.is_refusing |= cut(&mut line.asked) + cut(&mut line.waiting) > 0;
         }
-        (late.into_values().map(|waiting| waiting.kept).collect(), lacking_group, lacking)
+        late.into_values().map(|waiting| waiting.kept).collect()
+    }
+
+    /// A group that a reply waits for, and the voters that it lacks: one of which they are known, if there is one.
+    fn lacks(&self, kept: &Kept) -> (Option<GroupId>, &[NodeId]) {
+        let lacking = |group: &GroupId| self.lines.get(group).map_or(&[][..], |line| &line.lacking[..]);
+        let known = kept.groups.iter().find(|group| !lacking(group).is_empty());
+        let group = known.or(kept.groups.first());
+        (group.copied(), group.map_or(&[], lacking))
     }
 
     /// When there is something to do.
@@ -154,14 +155,16 @@ impl Core {
         let kept = self.sessions.take_kept();
         let any = !kept.is_empty();
         let now = self.now.instant;
-        for kept in kept {
+        for mut kept in kept {
             // What is on this disk is on all there are.
             if !self.context.is_clustered {
                 self.give(kept);
                 continue;
             }
-            let all = || (0..self.context.slots.group_count()).map(GroupId).collect();
-            let groups: BTreeSet<GroupId> = if kept.groups.is_empty() { all() } else { kept.groups.clone() };
+            if kept.groups.is_empty() {
+                kept.groups = (0..self.context.slots.group_count()).map(GroupId).collect();
+            }
+            let groups = kept.groups.clone();
             let id = self.questions.thorough.next_id;
             self.questions.thorough.next_id += 1;
             for group in &groups {
@@ -170,7 +173,7 @@ impl Core {
                 line.waiting.push(id);
             }
             let until = now + limits::ALL_VOTERS_PATIENCE;
-            self.questions.thorough.kept.insert(id, Waiting { kept, groups_left: groups.len(), until });
+            self.questions.thorough.kept.insert(id, Waiting { kept, until });
             groups.into_iter().for_each(|group| self.ask_for_lacking(group));
         }
         any
@@ -207,7 +210,7 @@ impl Core {
         {
             (line.place, line.is_refusing, line.lacking) = (0, false, Vec::new());
             for id in std::mem::take(&mut line.asked) {
-                if let Some(kept) = self.questions.thorough.satisfy(id) {
+                if let Some(kept) = self.questions.thorough.satisfy(id, group) {
                     self.give(kept);
                 }
             }
@@ -242,24 +245,20 @@ impl Core {
             return;
         }
         let now = self.now.instant;
-        let (late, group, lacking) = self.questions.thorough.take_late(now);
-        if !late.is_empty() {
-            let (seconds, why) = (limits::ALL_VOTERS_PATIENCE.as_secs(), self.context.lacks_voters(group, &lacking));
-            let text = format!(
-                "UNCONFIRMED The change is done, and a majority has it on disk, but not every voter {seconds} s later: {why}"
-            );
-            let taken_back = format!(
-                "UNCONFIRMED An element was taken, and goes back: not every voter had the change on disk {seconds} s \
-                 later: {why}"
-            );
-            for Kept { session, ticket, .. } in late {
-                self.context.statistics.not_thorough_count += 1;
-                if self.sessions.get(session).is_none() {
-                    continue;
-                }
-                let text = if self.return_kept(session, ticket, actions) { &taken_back } else { &text };
-                self.sessions.refuse(session, ticket, text);
+        for kept in self.questions.thorough.take_late(now) {
+            self.context.statistics.not_thorough_count += 1;
+            let (session, ticket) = (kept.session, kept.ticket);
+            if self.sessions.get(session).is_none() {
+                continue;
             }
+            let what = if self.return_kept(session, ticket, actions) {
+                "An element was taken, and goes back: not every voter had the change on disk"
+            } else {
+                "The change is done, and a majority has it on disk, but not every voter"
+            };
+            let (group, lacking) = self.questions.thorough.lacks(&kept);
+            let (seconds, why) = (limits::ALL_VOTERS_PATIENCE.as_secs(), self.context.lacks_voters(group, lacking));
+            self.sessions.refuse(session, ticket, &format!("UNCONFIRMED {what} {seconds} s later: {why}"));
         }
         let is_forgotten =
             |line: &Line| line.asked.is_empty() && line.waiting.is_empty() && now.since(line.demanded) >= DEMAND_LASTS;
@@ -282,13 +281,11 @@ impl Core {
     /// Which.
     #[inline]
     pub(crate) fn check_voters(&mut self, session: SessionId, group: GroupId) -> Result<(), Refusal> {
-        if self.questions.thorough.lines.is_empty() {
+        if !self.asks_all_voters(session) {
             return Ok(());
         }
-        let is_asked_for = self.sessions.get(session).is_some_and(|session| session.options.by_all);
         let now = self.now.instant;
-        let Some(line) = self.questions.thorough.lines.get_mut(&group).filter(|line| is_asked_for && line.is_refusing)
-        else {
+        let Some(line) = self.questions.thorough.lines.get_mut(&group).filter(|line| line.is_refusing) else {
             return Ok(());
         };
         line.demanded = now;

@@ -212,9 +212,10 @@ impl Core {
     /// A client will not be given what was taken for it, since not every voter has that: it goes back. False if nothing
     /// was taken.
     pub(crate) fn return_kept(&mut self, id: SessionId, ticket: u64, actions: &mut Vec<Action>) -> bool {
-        let is_it = self.waits.deliveries.get(&id).is_some_and(|delivery| delivery.ticket == ticket);
-        let delivery = self.waits.deliveries.remove(&id).filter(|_| is_it);
-        let Some(Delivery { orphan, ticket, reply, .. }) = delivery else { return false };
+        if self.waits.deliveries.get(&id).is_none_or(|delivery| delivery.ticket != ticket) {
+            return false;
+        }
+        let Delivery { orphan, reply, .. } = self.waits.deliveries.remove(&id).expect("just seen");
         self.return_taken((id, ticket), orphan, &reply, actions);
         true
     }

@@ -288,6 +288,29 @@ fn with_all_a_blocking_command_takes_nothing_that_a_voter_would_lack() {
     assert_eq!(slow.nodes.host(gateway).received(first), "*2 $4 list $1 x");
 }
 
+/// What a client took before, and has not read yet, is its own matter.
+#[test]
+fn with_all_a_change_that_is_not_confirmed_leaves_alone_what_was_taken_before() {
+    let mut slow = Slow::new(1);
+    let (gateway, client) = (slow.gateway, slow.client);
+    let other = slow.nodes.host(gateway).connect(0);
+    assert_eq!(slow.nodes.run(gateway, other, "RPUSH list x"), ":1");
+    // It does not take what it gets.
+    slow.nodes.host(gateway).backlog(client, 1_000);
+    slow.send("BLPOP list 0");
+    slow.nodes.pass(Duration::from_millis(300));
+    assert_eq!(slow.nodes.host(gateway).received(client), "*2 $4 list $1 x");
+    slow.nodes.host(slow.slow).holds_flushes = true;
+    slow.send("INCR a");
+    let told = slow.pass_slowly(Duration::from_millis(5_300));
+    assert!(told.starts_with("-UNCONFIRMED The change is done"), "{told}");
+    slow.nodes.host(gateway).close_unsent(client, 1_000);
+    slow.client = other;
+    slow.finish();
+    slow.nodes.pass(Duration::from_secs(1));
+    assert_eq!(slow.nodes.run(gateway, other, "LRANGE list 0 -1"), "*1 $1 x");
+}
+
 #[test]
 fn all_means_the_one_disk_where_there_is_one_and_needs_a_level_where_there_are_several() {
     let mut host = Host::new(2, settings("everysec"));
