@@ -142,7 +142,10 @@ impl Recent {
         let key = keys[self.prng.below(keys.len() as u64) as usize];
         // Each of its keys is asked for once, and they share the time.
         let weight = |of: u64| (u128::from(of) * u128::from(WHOLE) / u128::from(chance.clamp(1, WHOLE))) as u64;
-        self.current.calls.add_key(key, weight(stands_for.saturating_mul(key_count as u64)), KEYS_MAX);
+        let calls = weight(stands_for.saturating_mul(key_count as u64));
+        // Counters may be too high by a part of all that they were given, which is more than all calls.
+        self.current.calls.sampled += calls;
+        self.current.calls.add_key(key, calls, KEYS_MAX);
         self.current.nanos.add_key(key, weight(all_nanos), KEYS_MAX);
     }
 
@@ -166,8 +169,9 @@ impl Recent {
             sum.calls.join(&window.calls);
             sum.nanos.join(&window.nanos);
         }
-        let is_told =
-            |weights: &Weights, key: &[u8], least: u64| weights.of(key) >= (weights.all / SHARE_TOLD).max(least);
+        let is_told = |weights: &Weights, key: &[u8], least: u64| {
+            weights.of(key) >= (weights.all.max(weights.sampled) / SHARE_TOLD).max(least)
+        };
         let is_hot = |key: &&[u8]| is_told(&sum.calls, key, CALLS_TOLD) || is_told(&sum.nanos, key, NANOS_TOLD);
         let names: BTreeSet<&[u8]> = sum.nanos.names().chain(sum.calls.names()).filter(is_hot).collect();
         let key = |key: &[u8]| HotKey { key: key.to_vec(), calls: sum.calls.of(key), nanos: sum.nanos.of(key) };
@@ -258,6 +262,19 @@ mod tests {
             assert!((500_000..800_000).contains(&key.calls), "{told:?}");
             assert!((240_000_000..400_000_000).contains(&key.nanos), "{told:?}");
         }
+    }
+
+    #[test]
+    fn commands_with_many_keys_of_which_none_is_hot_name_none() {
+        let mut recent = Recent::new();
+        let mut prng = Prng::new(7);
+        for nth in 0..4_000 {
+            let keys: Vec<String> = (0..100).map(|_| format!("key{}", prng.below(1_000_000))).collect();
+            let words: Vec<&str> = std::iter::once("mget").chain(keys.iter().map(String::as_str)).collect();
+            add(&mut recent, &words, 10_000, 16, 1_000 + nth);
+        }
+        let told = recent.told(UnixMillis(6_000));
+        assert!(told.keys.is_empty(), "{told:?}");
     }
 
     #[test]
