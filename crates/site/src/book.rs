@@ -133,13 +133,18 @@ impl Book {
 
     /// Moves on behind a tape that is in a file.
     pub fn read(&mut self, tape: &Tape) {
-        let group = tape.group as usize;
-        if group >= self.places.len() {
-            self.places.resize(group + 1, Place::default());
-            self.told.resize(group + 1, (0, 0));
-        }
-        self.places[group].read(tape);
+        self.expect(tape.group, Place::default());
+        self.places[tape.group as usize].read(tape);
         tape.steps.iter().for_each(|step| self.note_part(tape.group, step));
+    }
+
+    /// There are groups up to this one at least. Those that were not known are at this place.
+    fn expect(&mut self, group: u32, place: Place) {
+        let count = group as usize + 1;
+        if count > self.places.len() {
+            self.places.resize(count, place);
+            self.told.resize(count, (place.index, 0));
+        }
     }
 
     /// Looks at what a group tells next. False if something before it is missing, or the log has another past: then the
@@ -148,12 +153,8 @@ impl Book {
     #[must_use]
     pub fn admit(&mut self, tape: &Tape) -> bool {
         let group = tape.group as usize;
-        if group >= self.places.len() {
-            // It has been founded. What it told first is all that it has done.
-            let founded = Place::founded(tape);
-            self.places.resize(group + 1, founded);
-            self.told.resize(group + 1, (founded.index, 0));
-        }
+        // If it has been founded, what it told first is all that it has done.
+        self.expect(tape.group, Place::founded(tape));
         let place = &mut self.places[group];
         let is_whole = tape.from <= place.index && !place.has_other_past(tape);
         if !is_whole {

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use node::event::SiteFollowing;
 use node::settings::Settings;
 use resp::{Frame as Reply, FrameDecoder, encode_request};
-use site::wire::{Frame, State, WINDOW_LOG};
-use site::{Batch, Heard, OtherGroups, Position};
+use site::wire::WINDOW_LOG;
+use site::{Batch, Frame, Heard, OtherGroups, Position, State};
 use stdx::UnixMillis;
 
 use crate::clock;

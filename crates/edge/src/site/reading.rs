@@ -94,7 +94,8 @@ impl Reading {
             let (end, next, directory) = {
                 let kept = lock(&site.kept);
                 let own = kept.segments.iter().position(|segment| segment.sequence == self.sequence);
-                let next = own.and_then(|own| kept.segments.get(own + 1)).cloned();
+                let next = own.and_then(|own| kept.segments.get(own + 1));
+                let next = next.map(|next| (next.sequence, next.places.clone()));
                 (own.map(|own| kept.segments[own].bytes), next, kept.directory.clone())
             };
             let end = end.ok_or(Lacking::Gone(TOO_SLOW))?;
@@ -106,15 +107,15 @@ impl Reading {
                 self.read[group] = self.read[group].max(tape.index);
                 return Ok(Some(tape));
             }
-            let Some(next) = next else { return Ok(None) };
-            if !reaches_back(&next.places, &self.read) {
+            let Some((sequence, places)) = next else { return Ok(None) };
+            if !reaches_back(&places, &self.read) {
                 return Err(Lacking::Gone("something is missing in the backlog of this node"));
             }
-            self.reader = match SegmentReader::open(&directory, next.sequence, site.cluster) {
+            self.reader = match SegmentReader::open(&directory, sequence, site.cluster) {
                 Err(error) if error.kind() == ErrorKind::NotFound => return Err(Lacking::Gone(TOO_SLOW)),
                 reader => reader?,
             };
-            self.sequence = next.sequence;
+            self.sequence = sequence;
         }
     }
 }

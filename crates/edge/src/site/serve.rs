@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Poll, Token};
 use node::event::{Follower, SiteFollower, Wish};
-use site::Teller;
-use site::wire::{Frame, State, WINDOW_LOG};
+use site::wire::WINDOW_LOG;
+use site::{Frame, State, Teller};
 use stdx::UnixMillis;
 
 use super::copies::SiteCopy;
@@ -147,7 +147,7 @@ impl Link<'_> {
             if has_sent || told.is_none_or(|told| told.elapsed() >= SITE_STATE_INTERVAL) {
                 told = Some(Instant::now());
                 let state = teller.state(&reading.read, is_at_end, clock::now().unix, self.pending(&reading));
-                let is_level = !state.places.is_empty();
+                let is_level = teller.is_level(&reading.read, is_at_end);
                 self.say(state, is_level)?;
             }
             self.hear()?;
