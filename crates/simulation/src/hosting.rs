@@ -26,7 +26,7 @@ use stdx::{Instant, Level, Levels};
 use crate::invariants::Invariant;
 use crate::machine::{CoreHost, Inbound, Machine, Order, Process};
 use crate::universe::{Universe, WRITE_BACK_INTERVAL, What, Zones, say};
-use crate::{Canary, Durability, MICROSECOND, MILLISECOND, SECOND};
+use crate::{Canary, DATABASES, Durability, MICROSECOND, MILLISECOND, SECOND};
 use disk::waiting_bytes;
 
 /// The first node founds the cluster, the others join it.
@@ -42,7 +42,8 @@ impl Universe {
             Durability::EverySecond => "everysec",
             Durability::No => "no",
         };
-        for (name, value) in [("appendfsync", policy), ("protected-mode", "no"), ("databases", "2")] {
+        let databases = DATABASES.to_string();
+        for (name, value) in [("appendfsync", policy), ("protected-mode", "no"), ("databases", &databases)] {
             settings.set(name, value).expect("a parameter of ours");
         }
         if self.site.is_some() {

@@ -24,6 +24,9 @@ pub mod work;
 pub use probes::{EXPECTED, Probes};
 pub use universe::{AILMENTS_PER_UNIVERSE, HARMS_PER_UNIVERSE, Harm, RETURNS_PER_UNIVERSE, Universe, Wait};
 
+/// Databases of every universe.
+pub(crate) const DATABASES: u16 = 2;
+
 pub(crate) const MICROSECOND: u64 = 1_000;
 pub(crate) const MILLISECOND: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;

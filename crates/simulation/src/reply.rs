@@ -1,5 +1,7 @@
 //! A client's half of RESP2, written apart from the server's so that the two cannot be wrong together.
 
+use resp::{Args, Span};
+
 /// One reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
@@ -65,6 +67,17 @@ pub fn encode(words: &[&[u8]], out: &mut Vec<u8>) {
         out.extend_from_slice(word);
         out.extend_from_slice(b"\r\n");
     }
+}
+
+/// Lays the words of a request out as a command takes them.
+pub fn with_args<R>(words: &[&[u8]], run: impl FnOnce(Args<'_>) -> R) -> R {
+    let buffer = words.concat();
+    let mut spans: Vec<Span> = Vec::new();
+    for word in words {
+        let start = spans.last().map_or(0, |span| span.end);
+        spans.push(Span { start, end: start + word.len() as u32 });
+    }
+    run(Args::new(&buffer, &spans))
 }
 
 #[cfg(test)]

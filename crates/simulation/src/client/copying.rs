@@ -8,6 +8,7 @@ use node::event::{GroupId, GroupSeed, NodeId};
 use stdx::UnixMillis;
 
 use super::{ACCOUNT_COUNT, Client, Expected, History, account_name};
+use crate::DATABASES;
 use crate::reply::Reply;
 
 /// A backup being made.
@@ -47,9 +48,6 @@ pub(crate) struct SiteCopy {
     pub(crate) places: Vec<u64>,
     pub(crate) moment: UnixMillis,
 }
-
-/// Databases of every universe.
-const DATABASES: u16 = 16;
 
 impl Client {
     /// Begins a backup.

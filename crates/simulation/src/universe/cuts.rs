@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use journal::{Journal, Options};
 use keyspace::Moment;
 use node::entry::Born;
-use resp::{Args, Span, Writer};
+use resp::Writer;
 use state::cut::{moment_of_entry, settle};
 use state::{Beginnings, FIRST, State};
 use stdx::UnixMillis;
@@ -17,7 +17,7 @@ use crate::Canary;
 use crate::client::{ACCOUNT_COUNT, LIST_COUNT, OPENING_BALANCE, account_name, list_name};
 use crate::cycles::{End, Step, Transaction};
 use crate::invariants::Invariant;
-use crate::reply::{Reply, parse};
+use crate::reply::{Reply, parse, with_args};
 
 /// Moments at which the logs of a universe are cut.
 const CUTS: u64 = 6;
@@ -161,21 +161,15 @@ impl Universe {
 
 /// What each group answers to a query: those that do not hold the key find nothing.
 fn ask(states: &mut [State], words: &[&[u8]]) -> Result<Vec<Reply>, String> {
-    let buffer = words.concat();
-    let mut spans = Vec::new();
-    for word in words {
-        let start = spans.last().map_or(0, |span: &Span| span.end);
-        spans.push(Span { start, end: start + word.len() as u32 });
-    }
-    let args = Args::new(&buffer, &spans);
-    let mut replies = Vec::new();
-    for state in states {
-        let command = keyspace::resolve(args).expect("a command of ours");
+    let answer = |state: &mut State| {
         let mut writer = Writer::default();
         let moment = Moment { unix: state.moment().unix, seed: 0 };
-        state.read(0, command, args, moment, &mut writer);
+        with_args(words, |args| {
+            let command = keyspace::resolve(args).expect("a command of ours");
+            state.read(0, command, args, moment, &mut writer);
+        });
         let (reply, _) = parse(&writer.into_bytes())?.ok_or("an answer that does not end")?;
-        replies.push(reply);
-    }
-    Ok(replies)
+        Ok(reply)
+    };
+    states.iter_mut().map(answer).collect()
 }

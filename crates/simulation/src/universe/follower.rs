@@ -3,14 +3,31 @@
 
 use keyspace::debug::value_digest;
 use keyspace::{Keyspace, Layout, Limits, Moment, Options, ValueRef};
-use resp::{Args, FrameDecoder, Span, Writer};
+use resp::{Frame, FrameDecoder, Writer};
 use state::{Reader, Requests, State};
+
+use crate::reply::with_args;
 
 /// Follows one group.
 pub(super) struct Follower {
     keyspace: Keyspace,
     /// Requests carried out.
     pub(super) count: u64,
+}
+
+/// Carries out a request as one who follows; false if it is none on keys, as libraries of functions are none.
+pub(super) fn carry_out(keyspace: &mut Keyspace, database: u16, request: &Frame) -> Result<bool, String> {
+    let words = request.elements().unwrap_or_default();
+    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes().unwrap_or_default()).collect();
+    with_args(&words, |args| {
+        let Some(command) = keyspace::resolve(args) else { return Ok(false) };
+        let mut writer = Writer::default();
+        keyspace.mutate(database, command, args, Moment::default(), &mut writer);
+        match writer.bytes() {
+            refusal @ [b'-', ..] => Err(format!("{request} was refused: {}", String::from_utf8_lossy(refusal))),
+            _ => Ok(true),
+        }
+    })
 }
 
 /// A Redis without the modules is not told of documents of JSON and of sketches.
@@ -61,21 +78,7 @@ impl Follower {
             decoder.extend(&requests.bytes[begin..end]);
             begin = end;
             while let Some(frame) = decoder.next_frame().map_err(|malformed| malformed.to_string())? {
-                let (mut buffer, mut spans) = (Vec::new(), Vec::new());
-                for word in frame.elements().unwrap_or_default() {
-                    let start = buffer.len() as u32;
-                    buffer.extend_from_slice(word.as_bytes().unwrap_or_default());
-                    spans.push(Span { start, end: buffer.len() as u32 });
-                }
-                let args = Args::new(&buffer, &spans);
-                // Libraries of functions are no keys.
-                let Some(command) = keyspace::resolve(args) else { continue };
-                let mut writer = Writer::default();
-                self.keyspace.mutate(database, command, args, Moment::default(), &mut writer);
-                if writer.bytes().starts_with(b"-") {
-                    return Err(format!("{frame} was refused: {}", String::from_utf8_lossy(writer.bytes())));
-                }
-                self.count += 1;
+                self.count += u64::from(carry_out(&mut self.keyspace, database, &frame)?);
             }
         }
         Ok(())

@@ -19,7 +19,7 @@ use stdx::{Prng, UnixMillis};
 use super::{Universe, What, say};
 use crate::client::{ACCOUNT_COUNT, LIST_COUNT, SiteCopy};
 use crate::invariants::Invariant;
-use crate::{Canary, MILLISECOND, Plan, SECOND};
+use crate::{Canary, DATABASES, MILLISECOND, Plan, SECOND};
 
 /// Chance of all that has to do with the second site, apart from all other chance.
 const SITE_SEED: u64 = 0x517E_0000_FA12;
@@ -38,9 +38,6 @@ const COPY_MAX: u64 = 400 * SECOND;
 
 /// A closed moment that is not closed is too late by so much.
 const OPEN_MS: i64 = 60_000;
-
-/// Databases of the far side.
-const DATABASES: u16 = 2;
 
 /// What belongs to the second site.
 pub(crate) struct SecondSite {

@@ -2,12 +2,13 @@
 
 use keyspace::debug::value_digest;
 use keyspace::{Keyspace, Layout, Limits, Moment, Options, Tuning, ValueRef, View};
-use resp::{Args, FrameDecoder, Span, Writer};
+use resp::{FrameDecoder, Writer};
 use site::{Batch, Position};
 use state::State;
 
+use super::super::follower::carry_out;
 use crate::client::{account_name, list_name};
-use crate::reply::{Reply, parse};
+use crate::reply::{Reply, parse, with_args};
 
 /// A far cluster.
 pub(super) struct Far {
@@ -47,22 +48,14 @@ impl Far {
         decoder.extend(&batch.bytes);
         let mut database = 0;
         while let Some(frame) = decoder.next_frame().map_err(|malformed| malformed.to_string())? {
-            let words = frame.elements().unwrap_or_default();
-            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes().unwrap_or_default()).collect();
-            if let [b"SELECT", number] = words[..] {
-                database = std::str::from_utf8(number).ok().and_then(|text| text.parse().ok()).ok_or("a database")?;
+            if let Some([name, number]) = frame.elements()
+                && name.as_bytes() == Some(b"SELECT")
+            {
+                let number = number.as_bytes().and_then(|number| std::str::from_utf8(number).ok());
+                database = number.and_then(|text| text.parse().ok()).ok_or("a database")?;
                 continue;
             }
-            let reply = with_args(&words, |args| {
-                let command = keyspace::resolve(args)?;
-                let mut writer = Writer::default();
-                self.keyspace.mutate(database, command, args, Moment::default(), &mut writer);
-                Some(writer.into_bytes())
-            });
-            // Libraries of functions are no keys.
-            if let Some(refusal) = reply.filter(|reply| reply.starts_with(b"-")) {
-                return Err(format!("{frame} was refused: {}", String::from_utf8_lossy(&refusal)));
-            }
+            carry_out(&mut self.keyspace, database, &frame)?;
         }
         self.position = behind;
         Ok(())
@@ -129,14 +122,4 @@ fn is_same(near: &View<'_>, far: &View<'_>, key: &[u8], value: ValueRef<'_>) -> 
         ValueRef::Stream(_) => far.contains(key),
         _ => value_digest(near, key) == value_digest(far, key),
     }
-}
-
-fn with_args<R>(words: &[&[u8]], run: impl FnOnce(Args<'_>) -> R) -> R {
-    let buffer = words.concat();
-    let mut spans: Vec<Span> = Vec::new();
-    for word in words {
-        let start = spans.last().map_or(0, |span| span.end);
-        spans.push(Span { start, end: start + word.len() as u32 });
-    }
-    run(Args::new(&buffer, &spans))
 }
