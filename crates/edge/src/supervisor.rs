@@ -79,7 +79,7 @@ mod tests {
 
     fn heard(socket: &UnixDatagram) -> String {
         let mut buffer = [0; 256];
-        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("a time-out");
+        socket.set_read_timeout(Some(Duration::from_secs(120))).expect("a time-out");
         let length = socket.recv(&mut buffer).expect("a message");
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     }

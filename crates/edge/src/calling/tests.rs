@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use nix::sys::epoll::{Epoll, EpollEvent, EpollTimeout};
 use stdx::Prng;
@@ -17,6 +18,9 @@ use crate::mailbox::Mail;
 const CORES: usize = 3;
 const PIECES: usize = 24;
 const HOPS: usize = 3_000;
+
+/// Longer than anything takes that comes about at all, on any machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const SOCKET: Token = Token(0);
 
@@ -240,8 +244,10 @@ impl Stepped for Toy {
 
 #[test]
 fn no_mail_is_forgotten_and_no_core_is_stepped_by_two() {
-    let mut helped = 0;
-    for seed in 0..8 {
+    let (mut helped, mut seed) = (0, 0);
+    // Where there is but one processor, a thread may rarely come to step the core of another.
+    while seed < 8 || (helped == 0 && seed < 100) {
+        seed += 1;
         let (toys, polls, listener) = Toys::new();
         let threads = toys.start(polls, seed);
         // Some comes from a thread that steps nobody, while they are at it.
@@ -263,15 +269,20 @@ fn no_mail_is_forgotten_and_no_core_is_stepped_by_two() {
                 }
             }
         });
-        listener.recv_timeout(Duration::from_secs(120)).expect("mail was forgotten");
+        listener.recv_timeout(PATIENCE).expect("mail was forgotten");
         is_over.store(true, Ordering::Release);
         meddler.join().expect("no panic");
-        // With nothing to do all of them sleep.
-        thread::sleep(Duration::from_millis(20));
-        let before = toys.turns.load(Ordering::Relaxed);
-        thread::sleep(Duration::from_millis(50));
-        let more = toys.turns.load(Ordering::Relaxed) - before;
-        assert!(more < 100, "{more} turns with nothing to do");
+        // With nothing to do all of them sleep, once they have got there.
+        let begun = Instant::now();
+        loop {
+            let before = toys.turns.load(Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(50));
+            let more = toys.turns.load(Ordering::Relaxed) - before;
+            if more < 100 {
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{more} turns with nothing to do");
+        }
         for (mailbox, _) in &toys.places {
             mailbox.post(Mail::End);
         }
