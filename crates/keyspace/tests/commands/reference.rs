@@ -12,7 +12,7 @@ use keyspace::DataCommand;
 use resp::{Frame, FrameDecoder, encode_request};
 
 /// How long a server may take to open its socket.
-const START_TIME_MAX: Duration = Duration::from_secs(20);
+const START_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// True if the reference knows a command as old as this: what is newer than Redis 7.0 is compared with nothing there,
 /// nor is what there belongs to a module.

@@ -47,7 +47,7 @@ impl Stock {
         let stream = loop {
             match UnixStream::connect(&socket) {
                 Ok(stream) => break stream,
-                Err(error) => assert!(begun.elapsed() < Duration::from_secs(30), "no Redis answers: {error}"),
+                Err(error) => assert!(begun.elapsed() < Duration::from_secs(120), "no Redis answers: {error}"),
             }
             std::thread::sleep(Duration::from_millis(5));
         };
