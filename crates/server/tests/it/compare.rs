@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::clients::{missing, output};
-use crate::harness::binary;
+use crate::harness::{binary, say};
 
 fn compare(words: &[&str]) -> Option<Value> {
     if missing("redis-server") {
@@ -16,28 +16,53 @@ fn compare(words: &[&str]) -> Option<Value> {
     Some(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")))
 }
 
+/// The same, for as many seconds as are needed for figures: how much is done in the first of these depends on the disk.
+#[track_caller]
+fn compare_until(words: &[&str], is_measured: impl Fn(&Value) -> bool) -> Option<Value> {
+    for seconds in ["0.2", "1", "5", "20"] {
+        let report = compare(&[words, &["--seconds", seconds]].concat())?;
+        if is_measured(&report) {
+            return Some(report);
+        }
+        say(&format!("too little in {seconds} s: {report:#}"));
+    }
+    panic!("{words:?}: nothing is measured");
+}
+
+fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
+    value[name].as_array().expect("a list")
+}
+
+/// Operations were done.
+fn has_done(server: &Value) -> bool {
+    server["median"]["operations_per_s"].as_f64().is_some_and(|rate| rate > 0.0)
+}
+
 #[test]
 fn a_scenario_is_measured_for_every_server() {
-    let Some(report) = compare(&["--rounds", "1", "--seconds", "0.2", "--only", "set, 50 clients, no fsync"]) else {
+    let is_measured = |report: &Value| list(&report["scenarios"][0], "contenders").iter().all(has_done);
+    let Some(report) = compare_until(&["--rounds", "1", "--only", "set, 50 clients, no fsync"], is_measured) else {
         return;
     };
     let scenarios = report["scenarios"].as_array().unwrap();
     assert_eq!(scenarios.len(), 1, "{report:#}");
     for contender in scenarios[0]["contenders"].as_array().unwrap() {
-        assert!(contender["median"]["operations_per_s"].as_f64().unwrap() > 0.0, "{report:#}");
         assert_eq!(contender["median"]["errors"], 0, "{report:#}");
     }
 }
 
 #[test]
 fn a_snapshot_is_measured_and_loses_no_request() {
-    let Some(report) = compare(&["--snapshot", "--data-mb", "20", "--seconds", "0.5"]) else { return };
+    let has_waits = |server: &Value, phase: &str| server[phase]["p999_ms"].as_f64().is_some_and(|wait| wait > 0.0);
+    let is_measured = |report: &Value| {
+        list(report, "servers").iter().all(|server| has_waits(server, "no_snapshot") && has_waits(server, "snapshot"))
+    };
+    let Some(report) = compare_until(&["--snapshot", "--data-mb", "20"], is_measured) else { return };
     let servers = report["servers"].as_array().unwrap();
     assert!(servers.len() >= 2, "{report:#}");
     for server in servers {
         for phase in ["no_snapshot", "snapshot"] {
             assert_eq!(server[phase]["errors"], 0, "{report:#}");
-            assert!(server[phase]["p999_ms"].as_f64().unwrap() > 0.0, "{report:#}");
         }
     }
 }
@@ -56,10 +81,14 @@ fn a_footprint_is_measured_and_a_restart_has_all_keys() {
 
 #[test]
 fn commands_are_measured_with_what_they_need_and_find_something() {
-    let Some(report) = compare(&["--commands", "--rounds", "1", "--seconds", "0.1"]) else { return };
+    let lacks = |server: &Value| server["lacks_command"] == true;
+    let is_measured = |report: &Value| {
+        let mut servers = list(report, "commands").iter().flat_map(|command| list(command, "servers"));
+        servers.all(|server| lacks(server) || has_done(server))
+    };
+    let Some(report) = compare_until(&["--commands", "--rounds", "1"], is_measured) else { return };
     let commands = report["commands"].as_array().unwrap();
     assert_eq!(commands.len(), 22, "{report:#}");
-    let lacks = |server: &Value| server["lacks_command"] == true;
     for command in commands {
         let name = command["name"].as_str().unwrap();
         // A Redis 7.0 knows nothing of the deadlines of fields, documents and filters.
@@ -71,7 +100,6 @@ fn commands_are_measured_with_what_they_need_and_find_something() {
     }
     let measured = commands.iter().flat_map(|command| command["servers"].as_array().unwrap());
     for server in measured.filter(|server| !lacks(server)) {
-        assert!(server["median"]["operations_per_s"].as_f64().unwrap() > 0.0, "{report:#}");
         assert_eq!(server["median"]["errors"], 0, "{report:#}");
     }
 }
@@ -90,14 +118,17 @@ fn the_waits_beside_a_huge_collection_are_measured_in_every_phase() {
 
 #[test]
 fn three_nodes_are_measured_beside_a_primary_with_replicas() {
-    let Some(report) = compare(&["--replicated", "--rounds", "1", "--seconds", "0.2"]) else { return };
+    // The time of processors is counted in hundredths of a second.
+    let is_measured = |report: &Value| {
+        list(report, "loads").iter().all(|load| {
+            list(load, "servers").iter().all(has_done)
+                && list(load, "ratios").iter().all(|ratio| ratio["server_cpu"].is_f64())
+        })
+    };
+    let Some(report) = compare_until(&["--replicated", "--rounds", "1"], is_measured) else { return };
     let loads = report["loads"].as_array().unwrap();
     assert_eq!(loads.len(), 6, "{report:#}");
     for server in loads.iter().flat_map(|load| load["servers"].as_array().unwrap()) {
-        assert!(server["median"]["operations_per_s"].as_f64().unwrap() > 0.0, "{report:#}");
         assert_eq!(server["median"]["errors"], 0, "{report:#}");
-    }
-    for ratio in loads.iter().flat_map(|load| load["ratios"].as_array().unwrap()) {
-        assert!(ratio["server_cpu"].as_f64().is_some(), "{report:#}");
     }
 }

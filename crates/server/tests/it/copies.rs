@@ -2,15 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Server, ServerOptions, copy_folder, free_port};
+use crate::harness::{Client, Folder, IsOver, PATIENCE, Server, ServerOptions, copy_folder, free_port, wait_for};
 
 /// Asks through one node until told to stop; the first answer that is an error.
 fn use_on(port: u16, is_over: &AtomicBool, count: &AtomicU64) -> Option<String> {
     let mut client = Client::try_connect(port)?;
-    client.is_patient_for(Duration::from_secs(10));
+    client.is_patient_for(PATIENCE);
     while !is_over.load(Ordering::Relaxed) {
         for request in ["INCR counter:a", "GET counter:a", "INCR counter:b", "MGET counter:a counter:b counter:c"] {
             let answer = client.show(request);
@@ -46,17 +45,18 @@ fn a_copy_of_a_member_is_named_and_ends_and_no_client_of_the_member_notices() {
     let (is_over, count) = (&AtomicBool::new(false), &AtomicU64::new(0));
     let port = cluster.options_of(2).port;
     let error = thread::scope(|scope| {
+        let _is_over = IsOver(is_over);
         let user = scope.spawn(move || use_on(port, is_over, count));
         let mut copy = Server::spawn(&options);
         copy.wait_for_log("this is a copy: another process is node");
         let exit = copy.wait();
         assert!(!exit.status.success(), "{}", exit.log);
-        thread::sleep(Duration::from_millis(500));
+        let before = count.load(Ordering::Relaxed);
+        wait_for("the user gets answers", || user.is_finished() || count.load(Ordering::Relaxed) > before + 100);
         is_over.store(true, Ordering::Relaxed);
         user.join().expect("it does not panic")
     });
     assert_eq!(error, None);
-    assert!(count.load(Ordering::Relaxed) > 100);
     let number = std::fs::read_to_string(cluster.data_folder(2).join("identity")).expect("an identity");
     let number = number.lines().find_map(|line| line.strip_prefix("node ")).expect("a line").to_owned();
     let words = format!("refuses a copy of node {number} that calls from ");

@@ -8,10 +8,7 @@ use resp::Frame;
 use stdx::Prng;
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, say};
-
-/// Longer than any election, on a machine that runs other tests meanwhile.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::harness::{Client, IsOver, PATIENCE, say};
 
 /// How long a client waits for an answer before it asks another node.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
@@ -72,6 +69,7 @@ fn every_id_counts_once_although_connections_are_cut_and_leaders_killed() {
     let (done, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
     let mut again = 0;
     thread::scope(|scope| {
+        let _is_over = IsOver(&is_over);
         let count = |seed: usize| {
             let (ports, done, is_over) = (&ports, &done, &is_over);
             scope.spawn(move || {

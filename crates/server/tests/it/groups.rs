@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use resp::Frame;
 use serde_json::Value;
 
-use crate::harness::{Client, Folder, Server, ServerOptions, binary, free_port};
+use crate::harness::{Client, Folder, Server, ServerOptions, binary, both, free_port};
 
 /// Longer than all of it takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -173,8 +173,7 @@ fn an_operator_asks_for_groups_and_gets_them() {
         let port = server.port().to_string();
         let words = ["cluster", "groups", count, "--port", &port];
         let output = Command::new(binary()).args(words).output().expect("the tool runs");
-        let told = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8_lossy(&told).into_owned())
+        (output.status.success(), both(&output))
     };
     let (is_done, told) = ask("3");
     assert!(is_done, "{told}");

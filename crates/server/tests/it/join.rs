@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::cluster::Cluster;
-use crate::harness::{Authority, Folder, Server, ServerOptions, free_port, token_of};
+use crate::harness::{Authority, Folder, Server, ServerOptions, free_port, token_of, wait_for};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -241,23 +241,23 @@ fn the_log_names_every_socket_that_listens_and_what_protects_it() {
 fn silent_callers_take_few_descriptors_and_keep_no_node_out() {
     let mut cluster = cluster_with_a_secret(1);
     let address = cluster.cluster_address(0);
+    let begun = Instant::now();
     let mut callers: Vec<TcpStream> = Vec::new();
     for _ in 0..300 {
         callers.push(TcpStream::connect(&address).expect("a connection"));
     }
-    let begun = Instant::now();
     cluster.node(0).wait_for_log("too many callers have not said who they are");
-    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
     for caller in &mut callers {
         caller.set_nonblocking(true).expect("a socket");
     }
-    // Those that stay are dropped when they have said nothing for some seconds.
     let mut closed = 0;
-    while closed < 44 && begun.elapsed() < Duration::from_secs(3) {
+    wait_for("those for whom there is no room are dropped", || {
         callers.retain_mut(|caller| !matches!(caller.read(&mut [0]), Ok(0)));
         closed = 300 - callers.len();
-    }
-    assert!((44..=100).contains(&closed), "{closed} of 300 were dropped");
+        closed >= 44
+    });
+    // Those that stay are dropped when they have said nothing for four seconds. A slow machine may get there.
+    assert!(closed <= 100 || begun.elapsed() > Duration::from_secs(4), "{closed} of 300 were dropped");
     // A node is let in meanwhile.
     let calling = std::thread::spawn(move || {
         for _ in 0..10 {

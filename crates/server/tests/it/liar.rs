@@ -4,13 +4,13 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use edge::{ClientOptions, ClientSecurity, SecureStream};
 use stdx::leb128;
 
 use crate::cluster::Cluster;
-use crate::harness::{Authority, Folder};
+use crate::harness::{AT_ONCE, Authority, Folder, PATIENCE, say, wait_for_some};
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3_600);
 
@@ -78,7 +78,7 @@ impl Liar {
 
     fn connect(&self) -> io::Result<SecureStream> {
         let socket = TcpStream::connect(&self.address)?;
-        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
         let options = ClientOptions { is_insecure: true, own: self.shown.clone(), ..ClientOptions::default() };
         ClientSecurity::new(&options).expect("good files").connect(socket)
     }
@@ -158,16 +158,28 @@ fn pem(what: &str, bytes: &[u8]) -> String {
     format!("-----BEGIN {what}-----\n{text}\n-----END {what}-----\n")
 }
 
-/// Every group has the leader and the term that it had, and clients are served.
+/// Every group has the leader and the term that it had, and clients are served, after somebody has lied. On a busy
+/// machine there may be an election that has nothing to do with that: so a lie that seems to disturb is told again, and
+/// one that does would disturb each time.
 #[track_caller]
-fn is_undisturbed(cluster: &Cluster, before: &[Vec<String>; 2], story: &str) {
-    assert_eq!(&standing(cluster), before, "{story}");
-    let mut client = cluster.client(0);
-    for key in ["a", "b"] {
-        let begun = Instant::now();
-        let answer = client.show(&format!("INCR {key}"));
-        assert!(answer.starts_with("(integer)"), "{story}: {answer}");
-        assert!(begun.elapsed() < Duration::from_secs(1), "{story}: {:?}", begun.elapsed());
+fn is_undisturbed_by(cluster: &mut Cluster, before: &mut [Vec<String>; 2], story: &str, mut lie: impl FnMut()) {
+    const TRIALS: usize = 4;
+    for trial in 1..=TRIALS {
+        lie();
+        let mut client = cluster.client(0);
+        for key in ["a", "b"] {
+            let answer = cluster.ask(&mut client, &format!("INCR {key}"));
+            assert!(answer.starts_with("(integer)"), "{story}: {answer}");
+        }
+        let after = standing(cluster);
+        let is_believed = |term: &String| term.parse::<u64>().is_ok_and(|term| term > 1 << 60);
+        assert!(!after[1].iter().any(is_believed), "{story}: {after:?}");
+        if after == *before {
+            return;
+        }
+        assert!(trial < TRIALS, "{story}: {before:?}, and then {after:?}");
+        say(&format!("{story}: {before:?}, and then {after:?}: it is told again"));
+        *before = cluster.wait_until_settled();
     }
 }
 
@@ -180,57 +192,62 @@ fn forged_frames_do_nothing_whatever_certificate_they_come_with() {
     let mut cluster = Cluster::start(3);
     let log = |cluster: &Cluster| cluster.nodes[0].as_ref().expect("it runs").log();
     let member = Identity::of(&cluster, 1).node;
-    // Leaders move to their nodes at first.
-    let mut before = standing(&cluster);
-    cluster.wait_until("leaders stay where they are", |this| {
-        thread::sleep(Duration::from_secs(3));
-        let now = standing(this);
-        std::mem::replace(&mut before, now.clone()) == now && !now[0].contains(&"null".to_owned())
-    });
 
+    let mut before = cluster.wait_until_settled();
     // None: who has no invitation is not let in.
     let mut liar = Liar::new(&cluster);
-    let (mut stream, answer) = liar.call_as(member, 1).expect("an answer");
-    assert_eq!(answer, NOT_INVITED);
-    liar.lie(&mut stream, member);
-    is_undisturbed(&cluster, &before, "no certificate");
+    is_undisturbed_by(&mut cluster, &mut before, "no certificate", || {
+        let (mut stream, answer) = liar.call_as(member, 1).expect("an answer");
+        assert_eq!(answer, NOT_INVITED);
+        liar.lie(&mut stream, member);
+    });
 
     // One that has expired.
     liar.show(&cluster, member, 2 * YEAR);
-    let refused = liar.call_as(member, 1).err().map(|error| error.to_string());
-    assert!(refused.as_deref().is_some_and(|why| why.contains("expired")), "{refused:?}");
-    is_undisturbed(&cluster, &before, "an expired certificate");
+    is_undisturbed_by(&mut cluster, &mut before, "an expired certificate", || {
+        let refused = liar.call_as(member, 1).err().map(|error| error.to_string());
+        assert!(refused.as_deref().is_some_and(|why| why.contains("expired")), "{refused:?}");
+    });
 
     // One of another authority.
     let authority = Authority::new("foreign");
     let foreign = authority.sign("node");
     liar.shown = Some((foreign.certificate.into(), foreign.key.into()));
-    let refused = liar.call_as(member, 1).err().map(|error| error.to_string());
-    assert!(refused.as_deref().is_some_and(|why| why.contains("does not trust who has signed")), "{refused:?}");
-    is_undisturbed(&cluster, &before, "a foreign certificate");
+    is_undisturbed_by(&mut cluster, &mut before, "a foreign certificate", || {
+        let refused = liar.call_as(member, 1).err().map(|error| error.to_string());
+        assert!(refused.as_deref().is_some_and(|why| why.contains("does not trust who has signed")), "{refused:?}");
+    });
 
     // One of another node.
     liar.show(&cluster, STRANGER, Duration::ZERO);
-    let (mut stream, answer) = liar.call_as(member, 1).expect("an answer");
-    assert_eq!(answer, WRONG_NUMBER);
-    liar.lie(&mut stream, member);
-    is_undisturbed(&cluster, &before, "a certificate of another node");
+    is_undisturbed_by(&mut cluster, &mut before, "a certificate of another node", || {
+        let (mut stream, answer) = liar.call_as(member, 1).expect("an answer");
+        assert_eq!(answer, WRONG_NUMBER);
+        liar.lie(&mut stream, member);
+    });
 
     // A good one of a member that runs: it is taken for a copy of that.
     liar.show(&cluster, member, Duration::ZERO);
-    let (mut stream, answer) = liar.call_as(member, 1).expect("an answer");
-    assert!([ANOTHER_LIFE, COPY].contains(&answer), "{answer}");
-    liar.lie(&mut stream, member);
-    is_undisturbed(&cluster, &before, "a copy");
+    is_undisturbed_by(&mut cluster, &mut before, "a copy", || {
+        let (mut stream, answer) = liar.call_as(member, 1).expect("an answer");
+        assert!([ANOTHER_LIFE, COPY].contains(&answer), "{answer}");
+        liar.lie(&mut stream, member);
+    });
 
     // A good one of a node of its own, as every owner of the authority can make it. It is heard, and not believed.
     liar.show(&cluster, STRANGER, Duration::ZERO);
     for speaks_as in [member, STRANGER] {
-        let (mut stream, answer) = liar.call_as(STRANGER, 1).expect("an answer");
-        assert_eq!(answer, ACCEPTED);
-        liar.lie(&mut stream, speaks_as);
-        thread::sleep(Duration::from_millis(500));
-        is_undisturbed(&cluster, &before, &format!("a node that nobody knows speaks as {speaks_as}"));
+        is_undisturbed_by(
+            &mut cluster,
+            &mut before,
+            &format!("a node that nobody knows speaks as {speaks_as}"),
+            || {
+                let (mut stream, answer) = liar.call_as(STRANGER, 1).expect("an answer");
+                assert_eq!(answer, ACCEPTED);
+                liar.lie(&mut stream, speaks_as);
+                thread::sleep(Duration::from_millis(500));
+            },
+        );
     }
 
     // A member that the cluster removes is cut off, and is not let in again.
@@ -238,21 +255,15 @@ fn forged_frames_do_nothing_whatever_certificate_they_come_with() {
     let address = cluster.address(2);
     cluster.kill(2);
     liar.show(&cluster, removed, Duration::ZERO);
-    let begun = Instant::now();
-    let mut stream = loop {
+    let mut stream = wait_for_some("it is taken for the member that is gone", || {
         let (stream, answer) = liar.call_as(removed, 1).expect("an answer");
-        if answer == ACCEPTED {
-            break stream;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(20), "{answer}");
-        thread::sleep(Duration::from_millis(100));
-    };
+        (answer == ACCEPTED).then_some(stream)
+    });
     let (is_out, told) = cluster.tool(0, &["remove", &address]);
     assert!(is_out, "{told}");
-    let begun = Instant::now();
+    stream.sock.set_read_timeout(Some(AT_ONCE)).expect("a socket");
     let read = stream.read(&mut [0]);
-    assert!(matches!(read, Ok(0)) || read.is_err_and(|error| error.kind() != io::ErrorKind::WouldBlock));
-    assert!(begun.elapsed() < Duration::from_secs(1), "cut off after {:?}", begun.elapsed());
+    assert!(matches!(read, Ok(0)) || read.is_err_and(|error| error.kind() != io::ErrorKind::WouldBlock), "cut off");
     liar.lie(&mut stream, removed);
     let (mut stream, answer) = liar.call_as(removed, 2).expect("an answer");
     assert_eq!(answer, REMOVED);

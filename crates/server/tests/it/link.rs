@@ -13,9 +13,7 @@ use std::time::{Duration, Instant};
 
 use stdx::Prng;
 
-use crate::harness::{Authority, Client, Folder, Stock, binary, fail, free_port, succeed};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::harness::{Authority, Client, Folder, PATIENCE, Stock, binary, fail, free_port, succeed};
 
 /// A line that can be cut: everybody who is on it loses the connection, and nobody gets a new one.
 struct Line {
@@ -406,7 +404,8 @@ fn a_first_copy_goes_on_where_it_was_cut() {
             }
             stand.near_redis.client().show(&format!("SET meanwhile {share}"));
             if is_kill {
-                // What has come is synced twice a second.
+                // What has come is synced twice a second, once it has been taken from the line.
+                stand.far.wait_for("at the end of what has come", |status| status["line_up"] == 0);
                 thread::sleep(Duration::from_millis(600));
                 stand.far.kill();
                 stand.far.restart();

@@ -13,10 +13,7 @@ use std::time::{Duration, Instant};
 use resp::{Frame, FrameDecoder};
 use stdx::Prng;
 
-use crate::harness::{Client, Folder, Server, ServerOptions, Stock, binary, both, free_port, say};
-
-/// Longer than any copy of a few keys, and any restart.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use crate::harness::{Client, Folder, PATIENCE, Server, ServerOptions, Stock, binary, both, free_port, say, wait_for};
 
 const ACCOUNTS: u64 = 20;
 const ACCOUNT_START: i64 = 100;
@@ -286,29 +283,31 @@ struct Played {
     port: u16,
     /// What it was told, a line for each request.
     told: Arc<Mutex<Vec<String>>>,
+    /// The copy is made.
+    is_copied: Arc<AtomicBool>,
 }
 
 impl Played {
-    /// It takes so long to make its copy.
-    fn start(pause: Duration) -> Self {
+    /// It makes its copy until it is told to be done with that.
+    fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let told = Arc::new(Mutex::new(Vec::new()));
-        let heard = Arc::clone(&told);
+        let (told, is_copied) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(false)));
+        let (heard, copied) = (Arc::clone(&told), Arc::clone(&is_copied));
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let heard = Arc::clone(&heard);
-                thread::spawn(move || Self::answer(stream, &heard, pause));
+                let (heard, copied) = (Arc::clone(&heard), Arc::clone(&copied));
+                thread::spawn(move || Self::answer(stream, &heard, &copied));
             }
         });
-        Self { port, told }
+        Self { port, told, is_copied }
     }
 
     fn has_heard(&self, line: &str) -> bool {
         self.told.lock().expect("a list").iter().any(|told| told == line)
     }
 
-    fn answer(mut stream: TcpStream, heard: &Mutex<Vec<String>>, pause: Duration) -> Option<()> {
+    fn answer(mut stream: TcpStream, heard: &Mutex<Vec<String>>, is_copied: &AtomicBool) -> Option<()> {
         let (mut decoder, mut buffer) = (FrameDecoder::new(), [0; 4096]);
         loop {
             let count = stream.read(&mut buffer).ok().filter(|count| *count > 0)?;
@@ -324,8 +323,7 @@ impl Played {
                     "INFO" => stream.write_all(format!("${}\r\n{info}\r\n", info.len()).as_bytes()).ok()?,
                     "PSYNC" => {
                         stream.write_all(format!("+FULLRESYNC {} 7\r\n", "a".repeat(40)).as_bytes()).ok()?;
-                        let begun = Instant::now();
-                        while begun.elapsed() < pause {
+                        while !is_copied.load(Ordering::Relaxed) {
                             stream.write_all(b"\n").ok()?;
                             thread::sleep(Duration::from_millis(100));
                         }
@@ -357,16 +355,11 @@ impl Played {
 #[test]
 fn a_valkey_is_told_what_we_read_and_a_second_process_is_refused_while_the_copy_is_made() {
     let folder = Folder::new();
-    let source = Played::start(Duration::from_secs(4));
+    let source = Played::start();
     let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
     let (from, place) = (format!("redis://127.0.0.1:{}", source.port), format!("127.0.0.1:{}", server.port()));
     let mut follower = Follower::start(&from, &place, &folder, &[]);
-    let begun = Instant::now();
-    while !source.has_heard("PSYNC ? -1") {
-        assert!(begun.elapsed() < PATIENCE, "the source is not asked");
-        thread::sleep(Duration::from_millis(10));
-    }
-    let asked = Instant::now();
+    wait_for("the source is asked", || source.has_heard("PSYNC ? -1"));
     assert!(source.has_heard("REPLCONF version 9.1.0"));
     let mut ours = server.client();
     let written = |ours: &mut Client| ours.show("HGET {holdfast}:migration written-ms");
@@ -375,15 +368,10 @@ fn a_valkey_is_told_what_we_read_and_a_second_process_is_refused_while_the_copy_
     let second = migrate(&["start", "--from", &from, "--server", &place, "--spool-dir", &spool]);
     assert!(!second.status.success() && both(&second).contains("another process copies"), "{}", both(&second));
     // While the copy is made it is seen that somebody waits for it.
-    while written(&mut ours) == before {
-        assert!(asked.elapsed() < Duration::from_millis(3_800), "it shows no sign of life");
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait_for("a sign of life", || written(&mut ours) != before);
+    source.is_copied.store(true, Ordering::Relaxed);
     wait_until_following(&place, &folder);
-    while ours.show("GET s") != "\"1\"" {
-        assert!(begun.elapsed() < PATIENCE, "the stream is not followed");
-        thread::sleep(Duration::from_millis(10));
-    }
+    wait_for("the stream is followed", || ours.show("GET s") == "\"1\"");
     let deadlines = ours.show("HPEXPIRETIME h FIELDS 2 a b");
     assert_eq!(deadlines, "[(integer) 4000000000000, (integer) -1]");
     follower.kill();

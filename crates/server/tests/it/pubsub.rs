@@ -1,8 +1,6 @@
 //! Publishing between real clients of a real server.
 
-use std::time::Duration;
-
-use crate::harness::{Folder, Server, ServerOptions};
+use crate::harness::{Folder, PATIENCE, Server, ServerOptions};
 
 #[test]
 fn a_listener_that_never_reads_is_cut_off_and_memory_stays_bounded() {
@@ -38,7 +36,7 @@ fn a_listener_that_never_reads_is_cut_off_and_memory_stays_bounded() {
     let cut_after = cut_after.expect("it was cut off");
     assert!(cut_after * BODY_BYTES < 64 << 20, "cut off after {cut_after} messages");
     assert!(most < 64 << 20, "{most} bytes of memory more");
-    assert!(slow.is_patient_for(Duration::from_secs(10)));
+    assert!(slow.is_patient_for(PATIENCE));
     while slow.receive().is_ok() {}
     assert!(publisher.show("INFO stats").contains("client_output_buffer_limit_disconnections:1"));
 }
@@ -51,7 +49,7 @@ fn who_only_listens_is_not_idle() {
     listener.show("SUBSCRIBE a");
     let mut idle = server.client();
     idle.show("PING");
-    assert!(idle.is_closed_within(Duration::from_secs(10)));
+    assert!(idle.is_closed_within(PATIENCE));
     assert_eq!(server.client().show("PUBLISH a hi"), "(integer) 1");
     assert_eq!(listener.receive().expect("it is still there").to_string(), "[\"message\", \"a\", \"hi\"]");
 }

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Server, binary, copy_folder, files_beneath, say, token_of};
+use crate::harness::{
+    Client, Folder, IsOver, PATIENCE, Server, binary, both, copy_folder, files_beneath, say, token_of, wait_for,
+};
 
 /// `holdfast recover` with these words: what it prints, and whether it did what it should.
 fn recover(words: &[&str]) -> (bool, String) {
     let output = Command::new(binary()).arg("recover").args(words).output().expect("the binary runs");
-    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    (output.status.success(), text)
+    (output.status.success(), both(&output))
 }
 
 fn recover_directory(directory: &Path, words: &[&str]) -> (bool, String) {
@@ -29,11 +30,10 @@ fn content(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     files.map(|path| (path.display().to_string(), fs::read(&path).expect("a file"))).collect()
 }
 
-/// Writes until told to stop, or until nobody answers. Answers how many writes all nodes had.
-fn write_on(port: u16, is_over: &AtomicBool) -> u64 {
-    let mut replicated = 0;
-    let Some(mut client) = Client::try_connect(port) else { return 0 };
-    client.is_patient_for(Duration::from_secs(5));
+/// Writes until told to stop, or until nobody answers, and counts how many writes all nodes had.
+fn write_on(port: u16, is_over: &AtomicBool, replicated: &AtomicU64) {
+    let Some(mut client) = Client::try_connect(port) else { return };
+    client.is_patient_for(PATIENCE);
     for number in 1.. {
         if is_over.load(Ordering::Relaxed) {
             break;
@@ -48,10 +48,9 @@ fn write_on(port: u16, is_over: &AtomicBool) -> u64 {
         }
         let Some(reply) = client.try_call(&["WAIT", "2", "2000"]) else { break };
         if is_done && format!("{reply:?}").contains('2') {
-            replicated = number;
+            replicated.store(number, Ordering::Relaxed);
         }
     }
-    replicated
 }
 
 #[test]
@@ -60,19 +59,19 @@ fn what_one_of_three_has_becomes_a_cluster_again_and_the_lost_are_refused_by_nam
     let directory = cluster.data_folder(0);
     let mut client = cluster.client(0);
     assert_eq!(cluster.ask(&mut client, "SET before yes"), "OK");
-    let is_over = &AtomicBool::new(false);
+    let (is_over, replicated) = (&AtomicBool::new(false), &AtomicU64::new(0));
     let kept = Folder::new();
-    let replicated = thread::scope(|scope| {
+    thread::scope(|scope| {
+        let _is_over = IsOver(is_over);
         let port = cluster.options_of(0).port;
-        let writer = scope.spawn(move || write_on(port, is_over));
-        thread::sleep(Duration::from_millis(1_500));
+        scope.spawn(move || write_on(port, is_over, replicated));
+        wait_for("some writes are everywhere", || replicated.load(Ordering::Relaxed) > 10);
         cluster.kill(1);
         cluster.kill(2);
         thread::sleep(Duration::from_millis(200));
         is_over.store(true, Ordering::Relaxed);
-        writer.join().expect("it does not panic")
     });
-    assert!(replicated > 3, "{replicated}");
+    let replicated = replicated.load(Ordering::Relaxed);
 
     let (is_done, told) = recover_directory(&directory, &["--accept-loss"]);
     assert!(!is_done && told.contains("is in use by a server"), "{told}");

@@ -5,10 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Folder, Server, ServerOptions, Stock, both};
-
-/// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::harness::{Folder, PATIENCE, Server, ServerOptions, Stock, both};
 
 fn cli(port: u16, words: &[&str]) -> Output {
     let output = Command::new("redis-cli").args(["-p", &port.to_string()]).args(words).stdin(Stdio::null()).output();

@@ -10,7 +10,7 @@ use stdx::Prng;
 
 use crate::cluster::Cluster;
 use crate::damage::{all_records, files, flip, name, names_the_place, newest_log};
-use crate::harness::{Exit, Server, binary, files_beneath, number_from_environment};
+use crate::harness::{Exit, Server, binary, both, files_beneath, number_from_environment};
 
 /// `holdfast repair` of a node's directory, which asks at the port of another: what it prints, and whether it did
 /// what it should.
@@ -19,8 +19,7 @@ fn repair(cluster: &Cluster, node: usize, asked: usize, words: &[&str]) -> (bool
     let mut tool = Command::new(binary());
     tool.arg("repair").arg("--data-dir").arg(&directory);
     let output = tool.args(["--server", &cluster.address(asked)]).args(words).output().expect("the binary runs");
-    let text = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-    (output.status.success(), text)
+    (output.status.success(), both(&output))
 }
 
 fn value(number: usize) -> String {

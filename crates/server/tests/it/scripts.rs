@@ -1,7 +1,5 @@
 //! Scripts and functions on a real process: what was acknowledged is there after it has been killed.
 
-use std::time::{Duration, Instant};
-
 use crate::harness::{Client, Folder, Server, ServerOptions};
 
 const TRANSFER: &str = "redis.call('DECRBY', KEYS[1], ARGV[1]) redis.call('INCRBY', KEYS[2], ARGV[1]) \
@@ -53,13 +51,10 @@ fn a_script_without_an_end_leaves_the_server_responsive() {
     let (mut looping, mut other) = (server.client(), server.client());
     other.show("CONFIG SET busy-reply-threshold 60000");
     looping.send(&["EVAL", "while true do pcall(function() while true do end end) end", "1", "mine"]).expect("sent");
-    let mut slowest = Duration::ZERO;
+    // It never ends by itself: a client that waited for it would never be answered.
     for turn in 0..100 {
-        let began = Instant::now();
         assert_eq!(other.show(&format!("SET key:{turn} 1")), "OK");
-        slowest = slowest.max(began.elapsed());
     }
-    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
     // It may take a moment until the script has found out that it is a long one.
     while other.show("SCRIPT KILL") != "OK" {}
     let told = looping.receive().expect("an answer").to_string();

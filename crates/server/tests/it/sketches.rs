@@ -7,13 +7,19 @@ const KEYS: [&str; 7] = ["bloom", "large", "cuckoo", "counts", "top", "latency",
 fn add(client: &mut Client, round: u64) {
     for number in 0..100 {
         let item = format!("item:{}", round * 50 + number);
-        client.show(&format!("BF.ADD bloom {item}"));
-        client.show(&format!("BF.ADD large {item}"));
-        client.show(&format!("CF.ADD cuckoo {item}"));
-        client.show(&format!("CMS.INCRBY counts {item} {number}"));
-        client.show(&format!("TDIGEST.ADD latency {number}.25 {round}"));
-        // Counters meet here, so that chance decides; and in a script it must decide twice the same.
-        client.show(&format!("TOPK.ADD top {item}"));
+        let lines = [
+            format!("BF.ADD bloom {item}"),
+            format!("BF.ADD large {item}"),
+            format!("CF.ADD cuckoo {item}"),
+            format!("CMS.INCRBY counts {item} {number}"),
+            format!("TDIGEST.ADD latency {number}.25 {round}"),
+            // Counters meet here, so that chance decides; and in a script it must decide twice the same.
+            format!("TOPK.ADD top {item}"),
+        ];
+        for line in &lines {
+            client.send(&line.split(' ').collect::<Vec<_>>()).expect("a connection");
+        }
+        lines.iter().for_each(|_| _ = client.receive().expect("a reply"));
         let script = "redis.call('TOPK.ADD', KEYS[1], ARGV[1]) return redis.call('TOPK.ADD', KEYS[1], ARGV[1], 'x')";
         client.call(&["EVAL", script, "1", "top", &item]);
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use resp::Frame;
 
 use crate::cluster::Cluster;
-use crate::harness::{Client, Folder, Server, ServerOptions, binary, free_port};
+use crate::harness::{Client, Folder, Server, ServerOptions, binary, both, free_port};
 use crate::scale::{Load, PATIENCE, nodes_of, status};
 
 /// Fields of a hash, each with a value of so many bytes: more than a slot may have that moves.
@@ -24,7 +24,7 @@ fn tool(port: u16, words: &[&str]) -> (bool, String) {
     let port = port.to_string();
     let words = [&["cluster"], words, &["--port", &port]].concat();
     let output = Command::new(binary()).args(words).output().expect("the tool runs");
-    (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    (output.status.success(), both(&output))
 }
 
 /// The slots of a group as the status tells them; none if there is no such group.
@@ -234,8 +234,8 @@ fn groups_that_are_too_large_split_by_themselves_while_clients_write() {
         let split = split.unwrap_or_else(|| panic!("group {parent} split for no reason: {told}"));
         assert!(split.contains(" KiB of keys: that one holds 1") && split.ends_with("balance-split-bytes is 1024 KiB"));
     }
-    let (is_done, told) = cluster.tool(0, &["plan"]);
-    assert!(is_done && told == "every group lives where it is to live\n", "{told}");
+    let plan = (true, "every group lives where it is to live\n".to_owned());
+    cluster.wait_until("nothing is left to do", |this| this.tool(0, &["plan"]) == plan);
 }
 
 /// How many slots a status names.

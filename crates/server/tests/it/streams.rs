@@ -87,13 +87,13 @@ fn who_waits_to_claim_at_any_node_is_woken_in_time() {
     cluster.ask(&mut client, "XREADGROUP GROUP g alice STREAMS s >");
     for node in 0..3 {
         let mut waiter: Client = cluster.client(node);
-        let given = waiter.show(&format!("XREADGROUP GROUP g c{node} BLOCK 20000 CLAIM 300 STREAMS s >"));
+        let given = waiter.show(&format!("XREADGROUP GROUP g c{node} BLOCK 60000 CLAIM 300 STREAMS s >"));
         assert!(given.contains("1-0") && given.contains(&format!("(integer) {}", node + 1)), "at node {node}: {given}");
     }
     // Nothing else happens to the stream, so only the release can wake it.
     let mut waiter = cluster.client((leader + 1) % 3);
     let waiting =
-        std::thread::spawn(move || waiter.show("XREADGROUP GROUP g last BLOCK 20000 CLAIM 100000000 STREAMS s >"));
+        std::thread::spawn(move || waiter.show("XREADGROUP GROUP g last BLOCK 60000 CLAIM 100000000 STREAMS s >"));
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(cluster.ask(&mut client, "XNACK s g SILENT IDS 1 1-0"), "(integer) 1");
     let given = waiting.join().expect("it waits");

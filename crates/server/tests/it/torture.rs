@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Folder, binary, number_from_environment, say};
+use crate::harness::{Folder, binary, number_from_environment, say, wait_for};
 
 /// A run that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(240);
+const LIMIT: Duration = Duration::from_secs(600);
 
 struct Run {
     report: Value,
@@ -60,11 +60,18 @@ fn run(options: &str) -> Run {
 #[track_caller]
 fn keeps(options: &str, faults: usize) {
     let seed = number_from_environment("HOLDFAST_TORTURE_SEED", 1);
-    let run = run(&format!("{options} --seed {seed}"));
-    assert_eq!(run.code, Some(0), "{:#}\n{}", run.report, run.errors);
-    assert_eq!(run.report["verdict"], "kept");
-    assert_eq!(run.report["faults"].as_array().map(Vec::len), Some(faults));
-    assert!(run.report["acknowledged"].as_u64() > Some(100), "next to nothing was written: {:#}", run.report);
+    // On a slow disk little may be written in a few seconds.
+    for seconds in [5, 20, 80] {
+        let run = run(&format!("{options} --seconds {seconds} --seed {seed}"));
+        assert_eq!(run.code, Some(0), "{:#}\n{}", run.report, run.errors);
+        assert_eq!(run.report["verdict"], "kept");
+        assert_eq!(run.report["faults"].as_array().map(Vec::len), Some(faults));
+        if run.report["acknowledged"].as_u64() > Some(100) {
+            return;
+        }
+        say(&format!("next to nothing was written: {:#}", run.report));
+    }
+    panic!("next to nothing is written");
 }
 
 fn files_in(folder: &Path) -> Vec<PathBuf> {
@@ -81,32 +88,32 @@ fn children_of(id: u32) -> usize {
 
 #[test]
 fn kills_and_stops_lose_nothing_with_always() {
-    keeps("--kills 4 --stops 1 --lengths 0.2..0.5 --seconds 5 --clients 8", 5);
+    keeps("--kills 4 --stops 1 --lengths 0.2..0.5 --clients 8", 5);
 }
 
 #[test]
 fn kills_lose_nothing_with_everysec() {
-    keeps("--kills 3 --seconds 5 --clients 16 --appendfsync everysec", 3);
+    keeps("--kills 3 --clients 16 --appendfsync everysec", 3);
 }
 
 #[test]
 fn kills_lose_nothing_with_no() {
-    keeps("--kills 3 --seconds 5 --clients 16 --appendfsync no", 3);
+    keeps("--kills 3 --clients 16 --appendfsync no", 3);
 }
 
 #[test]
 fn kills_lose_nothing_of_large_values() {
-    keeps("--kills 2 --seconds 4 --clients 4 --value-bytes 110000", 2);
+    keeps("--kills 2 --clients 4 --value-bytes 110000", 2);
 }
 
 #[test]
 fn transfers_are_whole_through_kills() {
-    keeps("--workload transfer --kills 3 --seconds 4 --clients 8", 3);
+    keeps("--workload transfer --kills 3 --clients 8", 3);
 }
 
 #[test]
 fn transactions_stay_strictly_serializable_through_kills() {
-    keeps("--workload append --kills 3 --seconds 4 --clients 8", 3);
+    keeps("--workload append --kills 3 --clients 8", 3);
 }
 
 #[test]
@@ -128,26 +135,36 @@ fn an_interrupt_ends_the_load_and_audits_and_a_second_one_ends_at_once() {
     let folder = Folder::new();
     let child = start(&folder, "--stops 1 --lengths 60..60 --seconds 100 --clients 4 --seed 1");
     let id = child.id().to_string();
+    wait_for("there is load", || has_clients(child.id()));
     // In the stop, or just before it.
-    thread::sleep(Duration::from_secs(2));
+    thread::sleep(Duration::from_secs(1));
     interrupt(&id);
     let run = finish(child);
     assert_eq!(run.code, Some(0), "{:#}\n{}", run.report, run.errors);
     assert_eq!(run.report["ended_early"], true);
 
-    let child = start(&folder, "--stops 1 --lengths 60..60 --seconds 100 --clients 4 --seed 1");
+    let mut child = start(&folder, "--stops 1 --lengths 60..60 --seconds 100 --clients 4 --seed 1");
     let number = child.id();
     thread::sleep(Duration::from_secs(1));
     interrupt(&number.to_string());
-    interrupt(&number.to_string());
+    // Two signals may be taken for one.
+    while child.try_wait().expect("a child to wait for").is_none() {
+        interrupt(&number.to_string());
+    }
     assert_ne!(finish(child).code, Some(0));
     assert_eq!(files_in(folder.path()), [] as [PathBuf; 0], "files are left");
     assert_eq!(children_of(number), 0, "servers are left");
 }
 
+/// True while a run has its clients.
+fn has_clients(id: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+    let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+    names.into_iter().any(|name| name.starts_with("client "))
+}
+
 fn interrupt(id: &str) {
     let status = Command::new("kill").args(["-INT", id]).status().expect("kill runs");
     assert!(status.success());
-    // Two signals at once may be taken for one.
     thread::sleep(Duration::from_millis(50));
 }

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use resp::{Frame, FrameDecoder, encode_request};
 
-/// No reply takes longer; a server that is slower is stuck.
-const REPLY_LIMIT: Duration = Duration::from_secs(60);
+use super::PATIENCE;
 
 /// One connection.
 pub struct Client {
@@ -20,8 +19,8 @@ impl Client {
     pub fn try_connect(port: u16) -> Option<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
         stream.set_nodelay(true).ok()?;
-        stream.set_read_timeout(Some(REPLY_LIMIT)).ok()?;
-        stream.set_write_timeout(Some(REPLY_LIMIT)).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.set_write_timeout(Some(PATIENCE)).ok()?;
         Some(Self { stream, decoder: FrameDecoder::new() })
     }
 
@@ -85,7 +84,7 @@ impl Client {
             Ok(length) => length == 0,
             Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut),
         };
-        self.is_patient_for(REPLY_LIMIT);
+        self.is_patient_for(PATIENCE);
         closed
     }
 

@@ -4,7 +4,7 @@
 //! between that must see what the same connection wrote before.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ use resp::{Frame, encode_request};
 use stdx::Prng;
 
 use super::ledger::{State, text_of};
-use super::{Client, Ledger};
+use super::{Client, Ledger, wait_for};
 
 /// Keys of one client that hold texts.
 const KEYS: u64 = 60;
@@ -33,6 +33,7 @@ pub struct LoadOptions {
 /// Clients at work.
 pub struct Load {
     stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
     threads: Vec<JoinHandle<Ledger>>,
 }
 
@@ -45,13 +46,14 @@ pub fn new_ledgers(clients: u64) -> Vec<Ledger> {
 impl Load {
     /// Starts one client for each ledger. They end when told to, or when the server is gone.
     pub fn start(options: &LoadOptions, ledgers: Vec<Ledger>) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, acknowledged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let threads = ledgers.into_iter().enumerate().map(|(number, ledger)| {
             let mut worker = Worker {
                 number,
                 ledger,
                 prng: Prng::new(options.seed.wrapping_mul(1_000).wrapping_add(number as u64)),
                 stop: Arc::clone(&stop),
+                acknowledged: Arc::clone(&acknowledged),
                 options: options.clone(),
             };
             thread::spawn(move || {
@@ -60,7 +62,13 @@ impl Load {
             })
         });
         let threads = threads.collect();
-        Self { stop, threads }
+        Self { stop, acknowledged, threads }
+    }
+
+    /// Waits until so many states have been acknowledged.
+    #[track_caller]
+    pub fn wait_for(&self, count: u64) {
+        wait_for("enough is acknowledged", || self.acknowledged.load(Ordering::Relaxed) >= count);
     }
 
     /// Waits until the clients have noticed that the server is gone.
@@ -92,6 +100,8 @@ struct Worker {
     ledger: Ledger,
     prng: Prng,
     stop: Arc<AtomicBool>,
+    /// States of all clients.
+    acknowledged: Arc<AtomicU64>,
     options: LoadOptions,
 }
 
@@ -216,6 +226,7 @@ impl Worker {
     }
 
     fn acknowledge(&mut self, issues: Vec<(String, u64)>, now: Instant) {
+        self.acknowledged.fetch_add(issues.len() as u64, Ordering::Relaxed);
         for (key, number) in issues {
             self.ledger.acknowledge(&key, number, now);
         }

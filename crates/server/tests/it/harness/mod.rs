@@ -11,6 +11,7 @@ mod object_store;
 mod server;
 mod stock;
 mod tool;
+mod waiting;
 mod writers;
 
 pub use certificates::{Authority, Signed};
@@ -23,10 +24,11 @@ pub use object_store::{Mood, ObjectStore};
 pub use server::{Exit, Policy, Server, ServerOptions, binary, free_port, token_of};
 pub use stock::Stock;
 pub use tool::{Environment, both, fail, fail_in, succeed, succeed_in, text};
+pub use waiting::{AT_ONCE, IsOver, PATIENCE, wait_for, wait_for_some};
 pub use writers::Writers;
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -39,10 +41,16 @@ impl Folder {
     /// A new, empty folder.
     pub fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("holdfast-it-{}-{number}", std::process::id()));
-        fs::create_dir_all(&path).expect("a temporary folder");
-        Self { path }
+        loop {
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("holdfast-it-{}-{number}", std::process::id()));
+            match fs::create_dir(&path) {
+                Ok(()) => return Self { path },
+                // One that an earlier process of this number has left for inspection.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => panic!("{}: {error}", path.display()),
+            }
+        }
     }
 
     /// Where it is.

@@ -10,13 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::{Client, Folder};
-
-/// A server that has not answered after this long will not; loading a large data directory takes less.
-const START_LIMIT: Duration = Duration::from_secs(60);
-
-/// A server that has been asked to stop and is still there after this long hangs.
-const STOP_LIMIT: Duration = Duration::from_secs(30);
+use super::{Client, Folder, PATIENCE};
 
 /// When an acknowledged write is on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +114,8 @@ const PORTS: Range<u16> = 10_000..12_000;
 /// A port nobody listens on at this moment, and no other test of this process is given for a long time.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let (count, first) = (u32::from(PORTS.end - PORTS.start), std::process::id());
+    // Processes that are started together begin far from each other.
+    let (count, first) = (u32::from(PORTS.end - PORTS.start), std::process::id().wrapping_mul(331));
     let mut offered = (0..count).map(|_| first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count);
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     offered.find_map(|nth| Some(PORTS.start + nth as u16).filter(|port| is_free(*port))).expect("a free port")
@@ -167,7 +162,7 @@ impl Server {
             if let Some(status) = server.child.try_wait().expect("a child to wait for") {
                 return Err(Exit { status, log: server.log() });
             }
-            assert!(started.elapsed() < START_LIMIT, "no answer after {START_LIMIT:?}:\n{}", server.log());
+            assert!(started.elapsed() < PATIENCE, "no answer after {PATIENCE:?}:\n{}", server.log());
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -217,8 +212,6 @@ impl Server {
     /// Waits until it has said this.
     #[track_caller]
     pub fn wait_for_log(&self, words: &str) {
-        /// Longer than any election and any start.
-        const PATIENCE: Duration = Duration::from_secs(30);
         let begun = Instant::now();
         while !self.log().contains(words) {
             assert!(begun.elapsed() < PATIENCE, "not said: {words}\n{}", self.log());
@@ -253,7 +246,7 @@ impl Server {
             if let Some(status) = self.child.try_wait().expect("a child to wait for") {
                 return Exit { status, log: self.log() };
             }
-            assert!(asked.elapsed() < STOP_LIMIT, "still there after {STOP_LIMIT:?}:\n{}", self.log());
+            assert!(asked.elapsed() < PATIENCE, "still there after {PATIENCE:?}:\n{}", self.log());
             thread::sleep(Duration::from_millis(2));
         }
     }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Client, free_port, say};
+use super::{Client, PATIENCE, free_port, say};
 
 /// A stock Redis, ended when dropped.
 pub struct Stock {
@@ -36,7 +36,7 @@ impl Stock {
             if reply.is_some_and(|reply| !reply.is_error() || reply.to_string().contains("NOAUTH")) {
                 return Some(this);
             }
-            assert!(begun.elapsed() < Duration::from_secs(60), "redis-server does not answer");
+            assert!(begun.elapsed() < PATIENCE, "redis-server does not answer");
             thread::sleep(Duration::from_millis(20));
         }
     }

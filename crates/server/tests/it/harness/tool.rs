@@ -43,9 +43,16 @@ pub fn fail_in(environment: &Environment, words: &[&str]) -> String {
     told
 }
 
-/// What a tool has printed, the standard output first.
+/// What a tool has printed, the standard output first, without what it says of a wait that takes long: whether there is
+/// one depends on the machine.
 pub fn both(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let is_of_wait = |line: &str| {
+        let seconds = line.trim_end().strip_suffix(" s)").and_then(|rest| Some(rest.rsplit_once(" (")?.1));
+        seconds.is_some_and(|seconds| !seconds.is_empty() && seconds.bytes().all(|digit| digit.is_ascii_digit()))
+    };
+    let errors = errors.split_inclusive('\n').filter(|line| !is_of_wait(line));
+    String::from_utf8_lossy(&output.stdout).into_owned() + &errors.collect::<String>()
 }
 
 /// A path as a word of the command line.
