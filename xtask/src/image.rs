@@ -46,7 +46,7 @@ start() {
     exec chroot $AS "$ROOT" /usr/bin/holdfast serve --bind 127.0.0.1 --port "$PORT" --cluster-port "$CLUSTER_PORT" \
         --cores 2 --data-dir /data --logfile /tmp/log &
     server=$!
-    for _ in $(seq 100); do
+    for _ in $(seq 1200); do
         if inside /usr/bin/holdfast health --port "$PORT" --quiet 2>/dev/null; then return; fi
         sleep 0.1
     done
