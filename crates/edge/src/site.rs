@@ -30,15 +30,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use journal::Identity;
-use node::Tape;
-use node::event::{ChangesRequest, Follower, SiteFigures, SiteFollowing};
+use node::event::{ChangesRequest, Event, Follower, SiteFigures, SiteFollowing};
 use node::settings::Settings;
+use node::{GroupId, Tape};
+use site::Admission;
 use stdx::UnixMillis;
 
 use crate::connection::Stream;
 use crate::host::Host;
 use crate::lead::tape_bytes;
 use crate::limits::{SITE_KEPT_PATIENCE, SITE_SILENCE_MIN, SITE_SYNC_INTERVAL, STREAM_WAITING_BYTES_MAX};
+use crate::mailbox::Mail;
 use backlog::{Backlog, Segment};
 
 pub(crate) use changes::run as tell_changes;
@@ -240,6 +242,8 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
     }
     publish(site, &backlog, true);
     let mut synced = Instant::now();
+    // When groups were asked to begin to tell once more.
+    let mut asked: BTreeMap<u32, Instant> = BTreeMap::new();
     loop {
         let first = match heard.0.recv_timeout(SITE_SYNC_INTERVAL.saturating_sub(synced.elapsed())) {
             Ok(word) => Some(word),
@@ -266,9 +270,19 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
                 }
                 Word::Tape(tape) => {
                     site.told_bytes.fetch_sub(tape_bytes(&tape), Ordering::AcqRel);
+                    let group = tape.group;
                     match backlog.append(tape) {
-                        Ok(true) => {}
-                        Ok(false) => {
+                        Ok(Admission::GoesOn) => {}
+                        Ok(Admission::IsRefused) => {
+                            // What it tells then may be thrown away as well, so it is asked again after a while.
+                            let is_due = |asked: &Instant| asked.elapsed() >= SITE_SYNC_INTERVAL;
+                            if asked.get(&group).is_none_or(is_due) {
+                                asked.insert(group, Instant::now());
+                                let event = Event::RecordAgain(GroupId(group));
+                                host.desks[host.core_of(group)].mailbox.post(Mail::Event(event));
+                            }
+                        }
+                        Ok(Admission::Begins) => {
                             let why = if site.has_dropped.swap(false, Ordering::AcqRel) {
                                 "more has changed than could be written in time"
                             } else {

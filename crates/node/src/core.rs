@@ -604,6 +604,12 @@ impl Core {
                 self.recording = reader;
                 self.groups_mut().for_each(|group| group.state.record(reader));
             }
+            Event::RecordAgain(group) => {
+                let recording = self.recording;
+                if let Some(group) = self.group_mut(group) {
+                    group.state.record(recording);
+                }
+            }
             Event::Leave => self.context.is_stopping = true,
             Event::Room(room) => {
                 self.context.host.room = room;

@@ -365,6 +365,8 @@ pub enum Event<'a> {
     },
     /// From now on tell what is done ([`Action::Tape`]), in the words of such a reader; or no longer.
     Record(Option<state::Reader>),
+    /// Tapes of this group were thrown away: it begins to tell once more, with what is prepared there.
+    RecordAgain(GroupId),
     /// The process is about to stop in good order: whatever is led here is handed over, if somebody can take it. See
     /// `Core::can_hand_over`.
     Leave,

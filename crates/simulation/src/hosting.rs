@@ -391,6 +391,7 @@ impl Universe {
                     Inbound::Room(room) => Event::Room(room),
                     Inbound::Expelled => Event::Expelled,
                     Inbound::Reachable(node, levels) => Event::Reachable { node, levels },
+                    Inbound::RecordAgain(group) => Event::RecordAgain(group),
                     Inbound::Bytes(..) | Inbound::Peer(..) => unreachable!("borrowed above"),
                 },
             };
@@ -693,7 +694,7 @@ impl Universe {
     // ---- the journal's thread ---------------------------------------------------------------------------------------
 
     /// What the journal's thread tells a core keeps its order.
-    fn tell(&mut self, machine: usize, core: u16, inbound: Inbound) {
+    pub(crate) fn tell(&mut self, machine: usize, core: u16, inbound: Inbound) {
         let life = self.machines[machine].life;
         let pause = MICROSECOND + self.some(20 * MICROSECOND);
         let process = self.machines[machine].process.as_mut().expect("it is alive");

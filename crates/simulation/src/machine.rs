@@ -172,6 +172,7 @@ pub enum Inbound {
     Room(Room),
     Expelled,
     Reachable(NodeId, Levels),
+    RecordAgain(GroupId),
 }
 
 impl Process {

@@ -4,7 +4,7 @@
 //! under way there, and holds tapes. After a start what lies behind a checkpoint is told again: the book takes out of
 //! it what is there already.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use node::{Phase, Requests, Step, Tape, TransactionId};
 use stdx::UnixMillis;
@@ -93,6 +93,19 @@ pub fn beginning(places: &[Place], parts: Vec<Part>) -> Vec<Tape> {
     tapes
 }
 
+/// What a backlog makes of what a group tells next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It goes on where the group was.
+    GoesOn,
+    /// Something before it is missing, or the log has another past: the backlog begins there, and all files before it
+    /// must go before the tape is [passed](Book::pass).
+    Begins,
+    /// As [`Begins`](Self::Begins), but the tape does not say which transactions are prepared there. It must be thrown
+    /// away, and the group be asked to begin to tell once more; until then no tape of that group is taken.
+    IsRefused,
+}
+
 /// How far a backlog is.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
@@ -102,6 +115,8 @@ pub struct Book {
     /// Parts of transactions of which not all have ended, with their place in the order in which they were told.
     open: BTreeMap<TransactionId, Vec<(u64, Part)>>,
     part_count: u64,
+    /// Groups of which a tape was refused, and which have not begun to tell once more.
+    refused: BTreeSet<u32>,
 }
 
 impl Book {
@@ -147,16 +162,19 @@ impl Book {
         }
     }
 
-    /// Looks at what a group tells next. False if something before it is missing, or the log has another past: then the
-    /// book is that of a backlog that begins there, and all files before it must go before the tape is
-    /// [passed](Self::pass).
+    /// Looks at what a group tells next. If the backlog begins there, so does the book.
     #[must_use]
-    pub fn admit(&mut self, tape: &Tape) -> bool {
+    pub fn admit(&mut self, tape: &Tape) -> Admission {
         let group = tape.group as usize;
         // If it has been founded, what it told first is all that it has done.
         self.expect(tape.group, Place::founded(tape));
         let place = &mut self.places[group];
-        let is_whole = tape.from <= place.index && !place.has_other_past(tape);
+        let is_whole = tape.from <= place.index && !place.has_other_past(tape) && !self.refused.contains(&tape.group);
+        if !is_whole && !tape.has_gap {
+            self.refused.insert(tape.group);
+            return Admission::IsRefused;
+        }
+        self.refused.remove(&tape.group);
         if !is_whole {
             // What came before is not here, and none of it is later than the first thing that is.
             let moment = tape.steps.first().map_or(tape.moment, |step| step.moment);
@@ -168,10 +186,10 @@ impl Book {
             self.open.retain(|_, parts| !parts.is_empty());
             tape.standing.iter().for_each(|step| self.note_part(tape.group, step));
         }
-        if tape.has_gap || !is_whole {
+        if tape.has_gap {
             self.told[group] = (tape.from, 0);
         }
-        is_whole
+        if is_whole { Admission::GoesOn } else { Admission::Begins }
     }
 
     /// Takes out of a tape that was [admitted](Self::admit) what is there already, and moves on to its end.
@@ -237,10 +255,17 @@ mod tests {
         Tape { group, from, index, moment: UnixMillis(index as i64), steps, ..Tape::default() }
     }
 
+    /// True if the tape goes on where its group was.
     fn tell(book: &mut Book, mut tape: Tape) -> bool {
-        let is_whole = book.admit(&tape);
+        let admission = book.admit(&tape);
+        assert_ne!(admission, Admission::IsRefused);
         book.pass(&mut tape);
-        is_whole
+        admission == Admission::GoesOn
+    }
+
+    /// A group begins to tell, with these transactions prepared there.
+    fn first(group: u32, index: u64, standing: Vec<Step>) -> Tape {
+        Tape { standing, has_gap: true, ..tape(group, index, index, Vec::new()) }
     }
 
     #[test]
@@ -259,7 +284,7 @@ mod tests {
     fn a_transaction_that_is_half_in_a_hole_is_not_kept_for_ever() {
         let mut book = Book::new(2);
         // The other group was given a checkpoint, behind its own part.
-        assert!(!tell(&mut book, tape(1, 20, 20, Vec::new())));
+        assert!(!tell(&mut book, first(1, 20, Vec::new())));
         assert!(tell(&mut book, tape(0, 0, 5, vec![part(5, Phase::Prepared)])));
         assert_eq!(book.begin_file().1.len(), 1, "the other one may be told later");
         assert!(tell(&mut book, tape(0, 5, 9, vec![part(9, Phase::Done)])));
@@ -274,7 +299,7 @@ mod tests {
             let steps = vec![part_of(groups.clone(), index, Phase::Prepared)];
             assert!(tell(&mut book, tape(group, 0, index, steps)));
         }
-        assert!(!tell(&mut book, tape(1, 20, 20, Vec::new())));
+        assert!(!tell(&mut book, first(1, 20, Vec::new())));
         assert!(tell(&mut book, tape(0, 5, 9, vec![part_of(groups, 9, Phase::Done)])));
         let (_, parts) = book.begin_file();
         let told: Vec<(u32, u64)> = parts.iter().map(|(group, step)| (*group, step.index)).collect();
@@ -286,10 +311,39 @@ mod tests {
         let mut book = Book::new(2);
         assert!(tell(&mut book, tape(0, 0, 5, vec![part(5, Phase::Prepared)])));
         let standing = vec![part(20, Phase::Prepared)];
-        assert!(!tell(&mut book, Tape { standing, has_gap: true, ..tape(1, 20, 20, Vec::new()) }));
+        assert!(!tell(&mut book, first(1, 20, standing)));
         assert!(tell(&mut book, tape(0, 5, 9, vec![part(9, Phase::Done)])));
         assert_eq!(book.begin_file().1.len(), 3);
         assert!(tell(&mut book, tape(1, 20, 23, vec![part(23, Phase::Done)])));
         assert_eq!(book.begin_file().1.len(), 0);
+    }
+
+    /// More has changed than could be written in time: tapes were thrown away.
+    #[test]
+    fn a_group_of_which_something_is_missing_begins_to_tell_once_more() {
+        let mut book = Book::new(2);
+        assert!(tell(&mut book, tape(0, 0, 5, vec![part(5, Phase::Prepared)])));
+        // The tape with the part of the other group, prepared at 15, is lost.
+        for from in [16, 17] {
+            assert_eq!(book.admit(&tape(1, from, from + 1, Vec::new())), Admission::IsRefused);
+        }
+        assert_eq!(book.places()[1].index, 0, "nothing of it was taken");
+        // Even what would go on is not taken before the group has said what is prepared.
+        assert_eq!(book.admit(&tape(1, 0, 1, Vec::new())), Admission::IsRefused);
+        assert!(!tell(&mut book, first(1, 18, vec![part(0, Phase::Prepared)])));
+        assert!(tell(&mut book, tape(0, 5, 9, vec![part(9, Phase::Done)])));
+        assert_eq!(book.begin_file().1.len(), 3, "both parts, and that one of them is done");
+        assert!(tell(&mut book, tape(1, 18, 20, vec![part(20, Phase::Done)])));
+        assert_eq!(book.begin_file().1.len(), 0);
+    }
+
+    #[test]
+    fn a_group_that_began_once_more_where_it_was_has_a_hole_all_the_same() {
+        let mut book = Book::new(1);
+        assert!(tell(&mut book, tape(0, 0, 5, Vec::new())));
+        let other_past = Step { index: 4, moment: UnixMillis(9), ..Step::default() };
+        assert_eq!(book.admit(&tape(0, 3, 6, vec![other_past])), Admission::IsRefused);
+        assert!(!tell(&mut book, first(0, 5, Vec::new())));
+        assert!(tell(&mut book, tape(0, 5, 6, Vec::new())));
     }
 }

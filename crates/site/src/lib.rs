@@ -14,7 +14,7 @@ pub mod position;
 pub mod teller;
 pub mod wire;
 
-pub use book::{Book, FOUNDING_INDEX, Part, Place, beginning, reaches_back};
+pub use book::{Admission, Book, FOUNDING_INDEX, Part, Place, beginning, reaches_back};
 pub use merge::{Batch, Event, Events, Merger, Unprepared, reaches};
 pub use position::{Heard, OtherGroups, Position};
 pub use teller::Teller;

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use node::roster::GROUPS_MAX;
 use node::{DatabaseKey, GatewayId, Phase, Requests, Step, Tape, TransactionId};
-use site::{Book, Part, Place, beginning, reaches_back};
+use site::{Admission, Book, Part, Place, beginning, reaches_back};
 use stdx::UnixMillis;
 
 use crate::fields::{Fields, put_bytes, put_u32, put_u64};
@@ -172,15 +172,17 @@ impl Backlog {
         self.segments.iter().map(|segment| segment.bytes).sum()
     }
 
-    /// Appends what a group has done, if it is not here yet. False if something before it is missing: then all begins
-    /// again behind that.
+    /// Appends what a group has done, if it is not here yet. If something before it is missing all begins again behind
+    /// that.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn append(&mut self, mut tape: Tape) -> io::Result<bool> {
-        let is_whole = self.book.admit(&tape);
-        if !is_whole {
-            self.begin_anew()?;
+    pub fn append(&mut self, mut tape: Tape) -> io::Result<Admission> {
+        let admission = self.book.admit(&tape);
+        match admission {
+            Admission::GoesOn => {}
+            Admission::Begins => self.begin_anew()?,
+            Admission::IsRefused => return Ok(admission),
         }
         self.book.pass(&mut tape);
         let mut bytes = vec![0; FRAME_HEAD_BYTES];
@@ -206,7 +208,7 @@ impl Backlog {
         if segment.bytes >= (self.size_max / SEGMENTS).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX) {
             self.next_segment()?;
         }
-        Ok(is_whole)
+        Ok(admission)
     }
 
     /// What was written is on the disk.
@@ -598,6 +600,13 @@ mod tests {
         }
     }
 
+    /// True if nothing is missing.
+    fn keep(backlog: &mut Backlog, tape: Tape) -> bool {
+        let admission = backlog.append(tape).expect("a disk");
+        assert_ne!(admission, Admission::IsRefused);
+        admission == Admission::GoesOn
+    }
+
     /// What the log does: an entry has up to three steps.
     fn log(count: u64) -> Vec<Step> {
         let mut prng = Prng::new(count);
@@ -652,7 +661,7 @@ mod tests {
                         steps,
                         standing: Vec::new(),
                     };
-                    assert!(backlog.append(tape).expect("room"), "seed {seed}: nothing is missing");
+                    assert!(keep(&mut backlog, tape), "seed {seed}: nothing is missing");
                     (from, is_first) = (index, false);
                 }
                 told = told.max(from);
@@ -685,7 +694,7 @@ mod tests {
         let (mut backlog, _) = scratch.open(1 << 30);
         let steps = log(20);
         let tape = Tape { group: 0, index: 20, moment: UnixMillis(20), steps, ..Tape::default() };
-        assert!(backlog.append(tape).expect("room"));
+        assert!(keep(&mut backlog, tape));
         drop(backlog);
         for content in [&b""[..], b"HOLDS", &[0; 40]] {
             let (backlog, _) = scratch.open(1 << 30);
@@ -708,7 +717,7 @@ mod tests {
             let (from, moment) = (index - 1, UnixMillis(index as i64));
             let tape =
                 Tape { group: 0, from, index, moment, has_gap: index == 1, born: None, steps, standing: Vec::new() };
-            assert!(backlog.append(tape).expect("room"));
+            assert!(keep(&mut backlog, tape));
         }
         let segment = backlog.segments().back().expect("a file");
         assert!(segment.marks.len() > 5, "{}", segment.marks.len());
@@ -739,13 +748,13 @@ mod tests {
             let steps = vec![Step { index, moment, requests, ..Step::default() }];
             Tape { group: 0, from, index, moment, has_gap, born: None, steps, standing: Vec::new() }
         };
-        assert!(backlog.append(tape(0, 1, true)).expect("room"));
-        assert!(!backlog.append(tape(5, 6, true)).expect("room"), "entries 2 to 5 are missing");
+        assert!(keep(&mut backlog, tape(0, 1, true)));
+        assert!(!keep(&mut backlog, tape(5, 6, true)), "entries 2 to 5 are missing");
         // None of what is missing is later than what comes first: that is all that is known of it.
         let begin = backlog.segments().front().expect("a file").places[0];
         assert_eq!(begin, Place { index: 5, count: 0, moment: UnixMillis(6) });
         for index in 6..100 {
-            assert!(backlog.append(tape(index, index + 1, false)).expect("room"));
+            assert!(keep(&mut backlog, tape(index, index + 1, false)));
         }
         assert!(backlog.bytes() <= (1 << 20) + 70_000, "{}", backlog.bytes());
         let first = backlog.segments().front().expect("a file").clone();
@@ -758,12 +767,12 @@ mod tests {
                 backlog.append(tape(from - 1, from, false)).expect("room");
             });
             from += 10;
-            assert!(!backlog.append(tape(from - 1, from, true)).expect("room"));
+            assert!(!keep(&mut backlog, tape(from - 1, from, true)));
             assert_eq!(backlog.segments().len(), 1);
         }
         for _ in 0..60 {
             from += 1;
-            assert!(backlog.append(tape(from - 1, from, false)).expect("room"));
+            assert!(keep(&mut backlog, tape(from - 1, from, false)));
         }
         let first = backlog.segments().front().expect("a file").clone();
         drop(backlog);
@@ -797,10 +806,10 @@ mod tests {
                 standing: Vec::new(),
             }
         };
-        assert!(backlog.append(tape(0, 0, 5)).expect("a disk"));
+        assert!(keep(&mut backlog, tape(0, 0, 5)));
         // It has told of its first entry nothing.
-        assert!(backlog.append(tape(2, 1, 4)).expect("a disk"));
-        assert!(backlog.append(tape(1, 0, 3)).expect("a disk"));
+        assert!(keep(&mut backlog, tape(2, 1, 4)));
+        assert!(keep(&mut backlog, tape(1, 0, 3)));
         backlog.sync().expect("a disk");
         let indices = |backlog: &Backlog| backlog.places().iter().map(|place| place.index).collect::<Vec<_>>();
         assert_eq!(indices(&backlog), [5, 3, 4]);
@@ -812,7 +821,7 @@ mod tests {
         let (mut backlog, _) = scratch.open(1 << 20);
         let swept = Step { index: 1, moment: UnixMillis(9), phase: Phase::Swept, ..Step::default() };
         let first = Tape { moment: UnixMillis(9), index: 1, has_gap: true, steps: vec![swept], ..tape(3, 1, 1) };
-        assert!(backlog.append(first).expect("a disk"), "nothing is missing");
+        assert!(keep(&mut backlog, first), "nothing is missing");
         assert_eq!(read(&backlog).len(), 4);
         drop(backlog);
         let (backlog, _) = scratch.open(1 << 20);

@@ -568,6 +568,7 @@ impl Reader {
 mod tests {
     use node::settings::Settings;
     use node::{Requests, Step, Tape};
+    use site::Admission;
 
     use super::super::backlog::Backlog;
     use super::super::{prepare, publish};
@@ -615,7 +616,7 @@ mod tests {
         let (mut backlog, _) = Backlog::open(&folder, (7, 2), 1 << 30).expect("a disk");
         let (site, _heard) = prepare(&Settings::default(), 7);
         let value = "v".repeat(1_000);
-        let mut put = |tape: Tape| assert!(backlog.append(tape).expect("a disk"));
+        let mut put = |tape: Tape| assert_eq!(backlog.append(tape).expect("a disk"), Admission::GoesOn);
         put(tape(1, 0, 1, 5, vec![step(1, 5, "first")]));
         // One group has no leader, and the other one goes on.
         for index in 1..=3_000 {
@@ -628,7 +629,7 @@ mod tests {
         assert!(held < 600_000, "{held} bytes");
         assert!(read(&site, usize::MAX).2 > 3_000_000);
         // It comes back, and has done something earlier by its clock.
-        let mut put = |tape: Tape| assert!(backlog.append(tape).expect("a disk"));
+        let mut put = |tape: Tape| assert_eq!(backlog.append(tape).expect("a disk"), Admission::GoesOn);
         put(tape(1, 1, 2, 2_000, vec![step(2, 2_000, "second")]));
         put(tape(1, 2, 3, 10_000, vec![step(3, 9_000, "third")]));
         put(tape(0, 3_000, 3_001, 20_000, Vec::new()));
@@ -650,11 +651,13 @@ mod tests {
         assert_eq!(site.bounds(), None);
         publish(&site, &backlog, true);
         assert_eq!(site.bounds(), None);
-        assert!(!backlog.append(tape(1, 40, 41, 500, vec![step(41, 500, "later")])).expect("a disk"), "a gap");
-        publish(&site, &backlog, true);
+        let mut begin = |tape: Tape| {
+            assert_eq!(backlog.append(Tape { has_gap: true, ..tape }).expect("a disk"), Admission::Begins);
+            publish(&site, &backlog, true);
+        };
+        begin(tape(1, 40, 41, 500, vec![step(41, 500, "later")]));
         assert_eq!(site.bounds(), None, "one of them has not told");
-        assert!(!backlog.append(tape(0, 7, 8, 600, Vec::new())).expect("a disk"), "a gap");
-        publish(&site, &backlog, true);
+        begin(tape(0, 7, 8, 600, Vec::new()));
         assert_eq!(site.bounds(), Some((UnixMillis(600), UnixMillis(600))));
         std::fs::remove_dir_all(&folder).expect("it is there");
     }

@@ -12,13 +12,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use backlog::Backlog;
 use far::Far;
-use node::Tape;
+use node::{GroupId, Tape};
 use site::{Frame, Place, Position, Teller, beginning};
 use stdx::{Prng, UnixMillis};
 
 use super::{Universe, What, say};
 use crate::client::{ACCOUNT_COUNT, LIST_COUNT, SiteCopy};
 use crate::invariants::Invariant;
+use crate::machine::Inbound;
 use crate::{Canary, DATABASES, MILLISECOND, Plan, SECOND};
 
 /// Chance of all that has to do with the second site, apart from all other chance.
@@ -55,6 +56,8 @@ pub(crate) struct SecondSite {
     wants_copy: Option<u64>,
     /// Bytes that the line carries in a second.
     rate: u64,
+    /// Now and then more changes than can be written in time.
+    loses_tapes: bool,
     cuts: u64,
     copies: u64,
 }
@@ -89,6 +92,7 @@ impl SecondSite {
         let position = Position { places: vec![0; group_count as usize], moment: UnixMillis(0) };
         let wants_copy = prng.chance(1, 2).then_some(0);
         let rate = 20_000 << prng.below(8);
+        let loses_tapes = prng.chance(1, 4);
         Self {
             prng,
             backlogs: BTreeMap::new(),
@@ -99,6 +103,7 @@ impl SecondSite {
             gone: BTreeSet::new(),
             wants_copy,
             rate,
+            loses_tapes,
             cuts: 0,
             copies: 0,
         }
@@ -107,6 +112,10 @@ impl SecondSite {
     /// A group of a core of a machine has done something.
     pub(crate) fn hear(&mut self, machine: usize, core: u16, tape: Tape) {
         if let Some(backlog) = self.backlogs.get_mut(&machine) {
+            // More has changed than could be written in time.
+            if self.loses_tapes && self.prng.chance(1, 500) {
+                return;
+            }
             backlog.told.entry(core).or_default().push_back(tape);
         }
     }
@@ -134,6 +143,7 @@ impl SecondSite {
     pub(crate) fn end(&mut self, machine: usize, power: bool) {
         let Some(backlog) = self.backlogs.get_mut(&machine) else { return };
         backlog.told.clear();
+        backlog.refused.clear();
         if power {
             backlog.cut_power(&mut self.prng);
         }
@@ -235,6 +245,7 @@ impl Universe {
     }
 
     fn site_turn(&mut self, site: &mut SecondSite) -> Result<(), End> {
+        let mut refused = Vec::new();
         for (machine, backlog) in &mut site.backlogs {
             let is_running =
                 self.machines[*machine].process.is_some() && self.machines[*machine].paused_until <= self.now;
@@ -245,6 +256,14 @@ impl Universe {
             if is_running && site.prng.chance(1, 8) {
                 backlog.sync();
             }
+            let groups = std::mem::take(&mut backlog.refused);
+            refused.extend(groups.into_iter().filter(|_| is_running).map(|group| (*machine, GroupId(group))));
+        }
+        for (machine, group) in refused {
+            self.probes.reach("a backlog lacked what a group had told");
+            let process = self.machines[machine].process.as_ref().expect("it is running");
+            let core = group.0 as usize % process.cores.len();
+            self.tell(machine, core as u16, Inbound::RecordAgain(group));
         }
         if let Some(line) = &site.line {
             let machine = &self.machines[line.machine];

@@ -1,9 +1,9 @@
 //! The backlog of a machine: files in memory, the end of which a power cut takes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use node::Tape;
-use site::{Book, Part, Place, reaches_back};
+use site::{Admission, Book, Part, Place, reaches_back};
 use stdx::Prng;
 
 /// Where a reader can begin.
@@ -36,6 +36,8 @@ const MARK_INTERVAL: usize = 5;
 pub(super) struct Backlog {
     /// What groups have told and is in no file yet, by core: it dies with the process.
     pub(super) told: BTreeMap<u16, VecDeque<Tape>>,
+    /// Groups that must begin to tell once more.
+    pub(super) refused: BTreeSet<u32>,
     book: Book,
     files: VecDeque<File>,
     /// So many tapes of the newest file are on disk.
@@ -47,7 +49,8 @@ pub(super) struct Backlog {
 impl Backlog {
     pub(super) fn new(group_count: u32, size: (usize, usize)) -> Self {
         let book = Book::new(group_count);
-        let mut backlog = Self { told: BTreeMap::new(), book, files: VecDeque::new(), synced: 0, size };
+        let mut backlog =
+            Self { told: BTreeMap::new(), refused: BTreeSet::new(), book, files: VecDeque::new(), synced: 0, size };
         backlog.next_file();
         backlog
     }
@@ -69,10 +72,17 @@ impl Backlog {
         let heard: Vec<u16> = self.told.keys().copied().filter(|core| is_heard(*core)).collect();
         let tapes = heard.into_iter().filter_map(|core| self.told.remove(&core)).flatten();
         for mut tape in tapes.collect::<Vec<_>>() {
-            if !self.book.admit(&tape) {
-                let old_count = self.files.len();
-                self.add_file();
-                self.files.drain(..old_count);
+            match self.book.admit(&tape) {
+                Admission::GoesOn => {}
+                Admission::Begins => {
+                    let old_count = self.files.len();
+                    self.add_file();
+                    self.files.drain(..old_count);
+                }
+                Admission::IsRefused => {
+                    self.refused.insert(tape.group);
+                    continue;
+                }
             }
             self.book.pass(&mut tape);
             let file = self.files.back_mut().expect("there is one to write to");
