@@ -89,6 +89,23 @@ impl Context {
         }
     }
 
+    /// Why a request is refused that a group has not answered for as long as requests wait. The group may have a leader
+    /// that answers others.
+    pub(crate) fn no_answer(&self, group: GroupId, now: Instant) -> String {
+        let leader = self.routes.get(group.0 as usize).and_then(|route| route.leader);
+        let in_reach = leader.filter(|leader| *leader == self.node || self.neighbours.hears(*leader));
+        match in_reach {
+            Some(leader) if self.leaderless.lasts(group, now).is_none() => format!(
+                "TRYAGAIN Group {} did not answer within {} s, and nothing was done: it is led by {}, which is in reach. \
+                 A long script or transaction may have locked the keys",
+                group.0,
+                limits::REQUEST_PATIENCE.as_secs(),
+                self.name_of(leader)
+            ),
+            _ => self.no_quorum(group, now),
+        }
+    }
+
     /// Why a request to a group is refused when nobody answers it: which nodes are missed, and since when. A leader
     /// that no quorum confirms says so of itself to clients of other nodes, too.
     pub(crate) fn no_quorum(&self, group: GroupId, now: Instant) -> String {

@@ -657,13 +657,13 @@ impl Driver {
 
     /// Answers clients with transactions that have been writing for so long that nobody can tell them the outcome. The
     /// transactions go on all the same.
-    pub fn give_up(&mut self, now: Instant, unknown: &str, no_quorum: impl Fn(GroupId) -> String) -> Vec<Progress> {
+    pub fn give_up(&mut self, now: Instant, unknown: &str, no_answer: impl Fn(GroupId) -> String) -> Vec<Progress> {
         let mut given_up = Vec::new();
         for transaction in self.running.values_mut() {
             let text: &dyn Fn() -> String = match &transaction.stage {
                 Stage::Preparing { .. } => &|| unknown.to_owned(),
                 // It will write nothing any more.
-                Stage::Confirming { waiting, .. } => &|| no_quorum(waiting[0]),
+                Stage::Confirming { waiting, .. } => &|| no_answer(waiting[0]),
                 Stage::Locking { .. } | Stage::Resolving { .. } => continue,
             };
             let patience = limits::REQUEST_PATIENCE + limits::patience_for(transaction.byte_count);

@@ -200,12 +200,12 @@ impl Core {
     pub(super) fn expire_requests(&mut self, actions: &mut Vec<Action>) {
         let now = self.now.instant;
         for Expired { group, purpose, is_in_doubt, request } in self.relay.pass_time(now) {
-            let text = if is_in_doubt { OUTCOME_UNKNOWN.to_owned() } else { self.no_quorum(group) };
+            let text = if is_in_doubt { OUTCOME_UNKNOWN.to_owned() } else { self.context.no_answer(group, now) };
             self.note_refusal(group, actions);
             self.give_up_request(group, purpose, text, request, actions);
         }
         let context = &self.context;
-        for progress in self.driver.give_up(now, OUTCOME_UNKNOWN, |group| context.no_quorum(group, now)) {
+        for progress in self.driver.give_up(now, OUTCOME_UNKNOWN, |group| context.no_answer(group, now)) {
             self.progress(progress, actions);
         }
     }
