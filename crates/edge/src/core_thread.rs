@@ -828,6 +828,7 @@ impl CoreWork {
                 self.outgoing.push(Outgoing { to, group: group.0, lane, bytes });
             }
             Action::Peers(contacts) => self.host.peers.meet(contacts),
+            Action::AlsoAt(places) => self.host.peers.also_try(places),
             Action::ReadCheckpoint { group, mark, chunk, to } => {
                 self.storage.as_ref().expect(STORAGE_FIRST).read_checkpoint(group, mark, chunk, to);
             }

@@ -240,6 +240,25 @@ pub const LINK_BUSY_MAX: Duration = Duration::from_secs(30);
 /// How old what is told of the links may be while they carry messages.
 pub const LINK_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
+/// A node that is not linked for so long is looked for where `--join` says. One that restarts is back before.
+pub const SEEK_AFTER: Duration = Duration::from_secs(1);
+
+/// How often it is seen whether a node is not linked.
+pub const SEEK_LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Pause before that is done again: it doubles each time.
+pub const SEEK_PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// The longest such pause. A node that is away for good, or an address that is of no use any more, costs a connection
+/// in this time.
+pub const SEEK_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// Addresses that are asked: a name may stand for many.
+pub const SEEK_PLACES_MAX: usize = 32;
+
+/// A node to which no other one has been linked for so long since its start says what may be done.
+pub const STRANDED_AFTER: Duration = Duration::from_secs(15);
+
 /// How long it rests before it asks again.
 pub const JOIN_REST: Duration = Duration::from_millis(500);
 

@@ -23,6 +23,7 @@ mod frame;
 mod inbound;
 mod link;
 mod links;
+mod seek;
 mod version;
 mod wire;
 
@@ -44,6 +45,8 @@ use stdx::{Level, Levels};
 use self::frame::{HEAD_BYTES, HELLO_BYTES_MAX, Malformed, Purpose, Verdict, Welcome, hello_bytes, welcome_bytes};
 pub use self::inbound::{Heard, Inbound};
 use self::link::{Link, State};
+use self::seek::Search;
+pub use self::seek::each_place;
 use self::version::Unspoken;
 pub use self::version::Voice;
 use crate::fault::Fault;
@@ -100,6 +103,11 @@ struct SharedLink {
 struct Waiting {
     messages: Vec<Outgoing>,
     contacts: Option<Vec<(NodeId, Member)>>,
+    /// Where nodes may be beside where they are said to be.
+    other_places: Option<BTreeMap<NodeId, Vec<String>>>,
+    /// Who answers where `--join` says, or why nobody does; and whether that was all.
+    sought: Vec<Sought>,
+    has_sought: bool,
     /// Of links to be dialled, by token: the address that was asked for, and what it means now.
     resolved: Vec<(usize, String, io::Result<SocketAddr>)>,
     /// Who has spoken to a core in a way that it does not understand.
@@ -158,6 +166,11 @@ impl PeerQueue {
     /// Says which nodes there are.
     pub fn meet(&self, contacts: Vec<(NodeId, Member)>) {
         self.put(|waiting| waiting.contacts = Some(contacts));
+    }
+
+    /// Says where nodes may be beside where they are said to be. Replaces what was said before.
+    pub fn also_try(&self, places: Vec<(NodeId, Vec<String>)>) {
+        self.put(|waiting| waiting.other_places = Some(places.into_iter().collect()));
     }
 
     /// What this node has in its logs is of a higher level than before: who does not know it gets nothing more, from
@@ -299,6 +312,8 @@ pub struct Peers {
     seeks_own_host: bool,
     /// How hard links are compressed, if they are.
     compression_level: Option<i32>,
+    /// For nodes that are not linked, where the operator says.
+    search: Search,
     buffer: Vec<u8>,
     started: Instant,
     /// When the reports were last renewed; none if something has changed that they must not lack.
@@ -306,7 +321,8 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Links to `contacts`, compressed so hard (1 to 19) or not at all, and anyone who calls at `listeners`.
+    /// Links to `contacts`, compressed so hard (1 to 19) or not at all, and anyone who calls at `listeners`. Nodes that
+    /// are not linked are looked for at `joins`.
     ///
     /// # Errors
     /// Those of `epoll_ctl`.
@@ -316,7 +332,7 @@ impl Peers {
         life: u64,
         PeerPoll(poll): PeerPoll,
         mut listeners: Vec<TcpListener>,
-        contacts: Vec<(NodeId, Member)>,
+        (contacts, joins): (Vec<(NodeId, Member)>, Vec<String>),
         compression_level: Option<i32>,
     ) -> io::Result<Self> {
         let voice = host.floor.voice();
@@ -347,6 +363,7 @@ impl Peers {
             next_token,
             seeks_own_host: false,
             compression_level,
+            search: Search::new(joins),
             resolving: BTreeSet::new(),
             unaccepted: BTreeMap::new(),
             unaccepted_told: None,
@@ -393,7 +410,7 @@ impl Peers {
             {
                 panic!("epoll_wait on a descriptor that is ours: {error}");
             }
-            let (contacts, resolved, misspoken, has_risen) = {
+            let (contacts, other_places, sought, resolved, misspoken, has_risen) = {
                 let mut waiting = lock(&host.peers.waiting);
                 if waiting.ends {
                     return;
@@ -403,7 +420,9 @@ impl Peers {
                 std::mem::swap(&mut waiting.messages, &mut messages);
                 let misspoken = std::mem::take(&mut waiting.misspoken);
                 let has_risen = std::mem::take(&mut waiting.has_risen);
-                (waiting.contacts.take(), std::mem::take(&mut waiting.resolved), misspoken, has_risen)
+                let resolved = std::mem::take(&mut waiting.resolved);
+                let sought = (std::mem::take(&mut waiting.sought), std::mem::take(&mut waiting.has_sought));
+                (waiting.contacts.take(), waiting.other_places.take(), sought, resolved, misspoken, has_risen)
             };
             if has_risen {
                 self.rise();
@@ -411,6 +430,10 @@ impl Peers {
             if let Some(contacts) = contacts {
                 self.meet(contacts);
             }
+            if let Some(places) = other_places {
+                self.also_try(&places);
+            }
+            self.hear_of(sought);
             let now = Instant::now();
             let again: Vec<_> = self.unaccepted.extract_if(.., |_, at| *at <= now).collect();
             for (listener, _) in again {
@@ -438,6 +461,7 @@ impl Peers {
             }
             self.look_after_links();
             self.look_after_callers();
+            self.seek();
             self.tell_drops();
             self.publish();
             // From here on anyone who hands in must wake; what came since is taken at once.
@@ -445,6 +469,9 @@ impl Peers {
             waiting.is_awake = false;
             let has_more = !waiting.messages.is_empty()
                 || waiting.contacts.is_some()
+                || waiting.other_places.is_some()
+                || !waiting.sought.is_empty()
+                || waiting.has_sought
                 || !waiting.resolved.is_empty()
                 || !waiting.misspoken.is_empty()
                 || waiting.has_risen
@@ -509,6 +536,9 @@ fn resolve(address: &str) -> io::Result<SocketAddr> {
 trait ReadWrite: Read + Write {}
 
 impl<T: Read + Write> ReadWrite for T {}
+
+/// An address that was asked, and what was answered.
+type Sought = (String, Result<Answer, Unanswered>);
 
 /// What a node says of its cluster.
 #[derive(Clone, Copy, Debug)]

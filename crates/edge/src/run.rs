@@ -108,8 +108,9 @@ pub struct ClusterOptions {
     pub announce_host: String,
     /// Ports under which they reach it, where that is not where it listens; 0 if it is: for clients, for other nodes.
     pub announce_ports: [u16; 2],
-    /// `HOST:PORT` of a node's cluster port, to join its cluster; empty for none.
-    pub join: String,
+    /// `HOST:PORT` of cluster ports: of nodes of the cluster to be joined, and of nodes that a member looks for while
+    /// it is not linked to all.
+    pub join: Vec<String>,
     /// What makes the node there let this one in, if its cluster has an authority of its own.
     pub token: Option<Token>,
 }
@@ -197,7 +198,6 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     complete_recovery(&options.data_directory, &log)?;
     let former = Former::read(&options.data_directory)?;
     let find = || identity(&options, security.links.as_ref(), former.as_ref(), &log, &heard);
-    // A member asks once, and knows who it is.
     let searches = !options.cluster.join.is_empty() && load::read_identity(&options.data_directory)?.is_none();
     let beginning = if searches { doorman::stand_in(&listeners, &peer_listeners, find) } else { find() };
     let (identity, seeds, credentials) = match beginning {
@@ -237,8 +237,9 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     console::serve(&host, console_listeners, &options.console)?;
     sentinel::serve(&host, sentinel_listeners, &options.sentinel)?;
     let life = entropy::random_id().map_err(system("read random numbers"))?;
+    let contacts = (seeds, options.cluster.join.clone());
     let mut peers =
-        Peers::new(Arc::clone(&host), (identity, former), life, peer_poll, peer_listeners, seeds, compression_level)
+        Peers::new(Arc::clone(&host), (identity, former), life, peer_poll, peer_listeners, contacts, compression_level)
             .map_err(system("watch the listeners"))?;
     if is_own_host_unknown {
         peers.learn_own_host();
@@ -428,7 +429,7 @@ fn client_port(options: &Options) -> u16 {
 /// Where this node is found, and whether its host is a guess that others know better.
 fn own_member(options: &Options, cluster_port: u16) -> (Member, bool) {
     let (host, is_unknown) = match options.cluster.announce_host.as_str() {
-        "" => own_host(&options.listen.addresses, &options.cluster.join),
+        "" => own_host(&options.listen.addresses, options.cluster.join.first().map_or("", String::as_str)),
         host => (host.to_owned(), false),
     };
     let announced = |place: usize, port: u16| match options.cluster.announce_ports[place] {
@@ -483,8 +484,7 @@ impl From<Fault> for NoBeginning {
     }
 }
 
-/// Asks the cluster to be joined who it is, and to let this node in if it has an invitation and nothing better. One
-/// that belongs to the cluster already can do without an answer.
+/// Asks the cluster to be joined who it is, and to let this node in if it has an invitation and nothing better.
 struct Joining<'a> {
     options: &'a Options,
     log: &'a Log,
@@ -493,35 +493,33 @@ struct Joining<'a> {
     /// Of links with certificates from files.
     files: Option<&'a LinkSecurity>,
     node: u64,
-    is_member: bool,
 }
 
+/// What a node of the cluster to be joined says, and where it was asked.
+type Told<T> = (T, String);
+
 impl Joining<'_> {
-    fn ask(&self, authority: Option<Authority>) -> Result<(Option<Answer>, Option<Authority>), NoBeginning> {
-        let ClusterOptions { join, token, .. } = &self.options.cluster;
-        let (join, token) = (join.clone(), token.clone());
+    fn ask(&self, authority: Option<Authority>) -> Result<(Told<Answer>, Option<Authority>), NoBeginning> {
+        let ClusterOptions { token, .. } = &self.options.cluster;
+        let token = token.clone();
         let is_own = LinkMode::of(&self.options.settings).is_own();
         let (node, patience) = (Asker { node: self.node, levels: self.options.levels }, LINK_CONNECT_MAX);
         match (authority, token) {
             (Some(authority), _) if is_own => {
                 let credentials = Credentials { authority: Arc::new(authority), node: self.node, former: None };
                 let links = credentials.links();
-                let answer = self.insist(move || peers::ask(&join, Some(&links), node, patience))?;
+                let answer = self.insist(move |join| peers::ask(join, Some(&links), node, patience))?;
                 Ok((answer, Arc::into_inner(credentials.authority)))
             }
             (authority, _) if !is_own => {
                 let files = self.files.cloned();
-                Ok((self.insist(move || peers::ask(&join, files.as_ref(), node, patience))?, authority))
+                Ok((self.insist(move |join| peers::ask(join, files.as_ref(), node, patience))?, authority))
             }
             (_, Some(token)) => {
-                let entered = self.insist(move || peers::enter(&join, &token, node, patience))?;
-                Ok(match entered {
-                    Some((answer, authority)) => (Some(answer), Some(authority)),
-                    None => (None, None),
-                })
+                let ((answer, authority), address) =
+                    self.insist(move |join| peers::enter(join, &token, node, patience))?;
+                Ok(((answer, address), Some(authority)))
             }
-            // A node of a cluster from before there were authorities.
-            (_, None) if self.is_member => Ok((self.insist(move || peers::ask(&join, None, node, patience))?, None)),
             (_, None) => {
                 let cause = "a token is needed: `holdfast cluster invite`, asked of any node there, prints one for \
                              --token, --token-file or HOLDFAST_TOKEN. To join a cluster with plain links, as before \
@@ -534,14 +532,15 @@ impl Joining<'_> {
     /// Asks again and again, on a thread of its own: anyone who wants this process to end does not wait for an answer.
     fn insist<T: Send + 'static>(
         &self,
-        ask: impl Fn() -> Result<T, Unanswered> + Send + 'static,
-    ) -> Result<Option<T>, NoBeginning> {
+        ask: impl Fn(&str) -> Result<T, Unanswered> + Send + 'static,
+    ) -> Result<Told<T>, NoBeginning> {
         let begun = Instant::now();
         let (wanted, wishes) = mpsc::channel();
         let (told, answers) = mpsc::channel();
+        let joins = self.options.cluster.join.clone();
         let asking = start("join", move || {
             while let Ok(()) = wishes.recv() {
-                if told.send(ask()).is_err() {
+                if told.send(ask_any(&joins, &ask)).is_err() {
                     return;
                 }
             }
@@ -558,8 +557,7 @@ impl Joining<'_> {
                 }
             };
             match answer {
-                Ok(answer) => break Ok(Some(answer)),
-                Err(_) if self.is_member => break Ok(None),
+                Ok(answer) => break Ok(answer),
                 Err(Unanswered { cause, is_final: true }) => break Err(Fault::Setting { name: "join", cause }),
                 Err(Unanswered { cause, .. }) if begun.elapsed() > JOIN_PATIENCE => {
                     let cause = format!("no node to join answers: {cause}");
@@ -591,6 +589,19 @@ impl Joining<'_> {
     }
 }
 
+/// Asks at one address after the other until somebody answers. A refusal for good counts if nobody does.
+fn ask_any<T>(joins: &[String], ask: &impl Fn(&str) -> Result<T, Unanswered>) -> Result<Told<T>, Unanswered> {
+    let mut refusal: Option<Unanswered> = None;
+    for address in peers::each_place(joins) {
+        match ask(&address) {
+            Ok(answer) => return Ok((answer, address)),
+            Err(unanswered) if refusal.as_ref().is_some_and(|known| known.is_final || !unanswered.is_final) => {}
+            Err(unanswered) => refusal = Some(unanswered),
+        }
+    }
+    Err(refusal.expect("there is an address"))
+}
+
 /// Reads a directory's identity, or makes a new one. A new identity is written when the journal is opened; what the
 /// node shows to others is kept before, so that no identity is ever without it.
 fn identity(
@@ -617,33 +628,25 @@ fn identity(
         None => (chance()? >> 2).max(1),
     };
     let mode = LinkMode::of(&options.settings);
-    let (answer, mut authority) = if options.cluster.join.is_empty() {
+    // A member knows who it is. Where others are is asked when they are not found.
+    let (told, mut authority) = if options.cluster.join.is_empty() || known.is_some() {
         (None, kept)
     } else {
-        Joining { options, log, heard, files, node, is_member: known.is_some() }.ask(kept)?
+        let (told, authority) = Joining { options, log, heard, files, node }.ask(kept)?;
+        (Some(told), authority)
     };
-    let seeds = answer.iter().map(|answer| {
-        let cluster_address = options.cluster.join.clone();
-        (answer.node, Member { cluster_address, ..Member::default() })
+    let seed = told.as_ref().map(|(answer, cluster_address)| {
+        (answer.node, Member { cluster_address: cluster_address.clone(), ..Member::default() })
     });
-    let mut seeds: Vec<_> = seeds.collect();
+    let mut seeds: Vec<_> = seed.into_iter().collect();
     let remembered = contacts::read(directory)?;
-    seeds.extend(remembered.into_iter().filter(|(node, _)| answer.iter().all(|answer| answer.node != *node)));
-    if let (Some(identity), Some(answer)) = (&known, &answer)
-        && answer.cluster != identity.cluster
-    {
-        let cause = format!(
-            "{} holds the data of another cluster: join with an empty directory, or leave --join out",
-            directory.display()
-        );
-        return Err(Fault::Setting { name: "join", cause }.into());
-    }
+    seeds.extend(remembered.into_iter().filter(|(node, _)| told.iter().all(|(answer, _)| answer.node != *node)));
     let is_new = known.is_none();
     if is_new && let Some(file) = foreign_file(directory) {
         // Said before anything else is: the journal would refuse the directory later.
         return Err(Fault::data(directory, &journal::Fault::Foreign { file }).into());
     }
-    let identity = match (known, answer) {
+    let identity = match (known, told) {
         (Some(identity), _) => identity,
         (None, None) => Identity {
             directory: wide()?,
@@ -654,7 +657,7 @@ fn identity(
             has_joined: false,
             level: options.levels.highest,
         },
-        (None, Some(Answer { cluster, group_count, hash_seed, level, .. })) => {
+        (None, Some((Answer { cluster, group_count, hash_seed, level, .. }, _))) => {
             Identity { directory: wide()?, cluster, node, group_count, hash_seed, has_joined: true, level }
         }
     };

@@ -64,6 +64,20 @@ impl Acquaintances {
         Self { named, known }
     }
 
+    /// The operator names a node, or names another address of it. True if something is new.
+    pub(crate) fn name(&mut self, node: NodeId, member: &Member, now: Instant) -> bool {
+        if self.named.get(&node) == Some(member) {
+            return false;
+        }
+        self.named.insert(node, member.clone());
+        // What it says itself counts more.
+        let stands = self.known.get(&node).is_some_and(|known| known.rank == Rank::Itself);
+        if !stands {
+            self.known.insert(node, Known::of_operator(node, member, now));
+        }
+        !stands
+    }
+
     /// True if this node is known.
     pub(crate) fn knows(&self, node: NodeId) -> bool {
         self.known.contains_key(&node)

@@ -30,6 +30,7 @@ use crate::event::{
 use crate::founding::Founding;
 use crate::group::{Group, Standing};
 use crate::guilt::Guilt;
+use crate::hints::Hints;
 use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
 use crate::limits::{self, Slicing};
 use crate::moments::Moments;
@@ -410,6 +411,7 @@ impl Core {
                 leaderless_since: None,
                 introduced: BTreeMap::new(),
                 found: BTreeMap::new(),
+                hints: Hints::default(),
                 acquaintances: Acquaintances::new(seeds.into_iter().collect()),
             },
             hearing: Hearing::default(),
@@ -594,6 +596,7 @@ impl Core {
                     }
                 }
             }
+            Event::Found { node, address } => self.find(node, address, actions),
             Event::Imposture { text } => self.note(timeline::Kind::Refusal, None, text, actions),
             Event::Reachable { node, levels } => {
                 self.hear_levels(node, levels);

@@ -356,6 +356,13 @@ pub enum Event<'a> {
         /// The addresses of this machine now, as far as they are known.
         machine_addresses: Arc<[IpAddr]>,
     },
+    /// A node has been found where the operator has said, and may be known elsewhere: said to the first core.
+    Found {
+        /// Which.
+        node: NodeId,
+        /// `HOST:PORT` for other nodes.
+        address: String,
+    },
     /// The link to this node is up.
     Reachable {
         /// Which.
@@ -473,6 +480,9 @@ pub enum Action {
     /// The nodes of the cluster and where they are found, this one among them, and those that were removed: they are
     /// not to be called, and told so when they call. Replaces what was told before.
     Peers(Vec<(NodeId, Member)>),
+    /// Where nodes may be as well: to be tried in turn with where [`Action::Peers`] says that they are. Who is called
+    /// there must show that it is that node. Replaces what was told before.
+    AlsoAt(Vec<(NodeId, Vec<String>)>),
     /// Read a chunk of a checkpoint that is on disk; [`Event::CheckpointRead`] follows. Chunks are mostly asked for in
     /// order.
     ReadCheckpoint {

@@ -31,6 +31,7 @@ pub mod frame;
 pub mod group;
 pub mod guilt;
 mod happenings;
+mod hints;
 mod holders;
 mod hot;
 pub mod invitation;

@@ -53,7 +53,8 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --data-dir DIR          where data are kept                           [holdfast-data]
   --import FILE           with an empty directory: bring in an RDB or AOF file of Redis or Valkey, or a directory of
                           them, before clients are served; without effect once that is done
-  --join HOST:PORT        with an empty directory: join the cluster of the node with this cluster port
+  --join HOST:PORT[,HOST:PORT]  with an empty directory: join the cluster of the first node that answers at such a
+                          cluster port; a member looks there for nodes that it does not find
   --token TOKEN           what lets the node in there: see `holdfast cluster invite`; also HOLDFAST_TOKEN,
                           or --token-file FILE, neither of which shows in lists of processes
   --cluster-port N        where other nodes call                        [port + 10000]
@@ -111,8 +112,8 @@ struct Plan {
     accumulated: Vec<&'static str>,
     /// `user` lines.
     users: Vec<Directive>,
-    /// A node of the cluster to be joined.
-    join: String,
+    /// Nodes of the cluster to be joined, or to be looked for.
+    join: Vec<String>,
     /// What lets it in there.
     token: Option<Token>,
     /// Files of a Redis that a new directory is filled with.
@@ -291,7 +292,7 @@ impl Plan {
             config_file: None,
             accumulated: Vec::new(),
             users: Vec::new(),
-            join: String::new(),
+            join: Vec::new(),
             token: None,
             import: None,
             verdicts: Vec::new(),
@@ -420,11 +421,13 @@ impl Plan {
                 self.data_directory = PathBuf::from(directory);
             }
             "join" => {
-                let [address] = values else { return Err(directive.complain("needs HOST:PORT")) };
-                if !address.contains(':') {
-                    return Err(directive.complain("needs HOST:PORT"));
+                let addresses = values.iter().flat_map(|value| value.split(','));
+                let addresses: Vec<String> =
+                    addresses.map(str::to_owned).filter(|address| !address.is_empty()).collect();
+                if addresses.is_empty() || !addresses.iter().all(|address| address.contains(':')) {
+                    return Err(directive.complain("needs HOST:PORT[,HOST:PORT]"));
                 }
-                self.join.clone_from(address);
+                self.join = addresses;
             }
             "import" => {
                 let [path] = values else { return Err(directive.complain("needs the name of a file or a directory")) };

@@ -193,6 +193,7 @@ impl Universe {
             (!seed_is_founder(node)).then_some(NodeId(1)).into_iter().collect()
         };
         let process = Arc::new(ProcessFacts::default());
+        let address = self.address_of(machine);
         let now = self.machines[machine].clock.read(self.now);
         (0..core_count)
             .map(|core| {
@@ -211,8 +212,8 @@ impl Universe {
                     is_own_host_unknown: false,
                     machine_addresses: Arc::from([]),
                     own: Member {
-                        cluster_address: format!("machine:{}", machine + 1),
-                        client_address: format!("machine:{}", machine + 1),
+                        cluster_address: address.clone(),
+                        client_address: address.clone(),
                         zone: self.zones.name(machine),
                         ..Member::default()
                     },
@@ -392,6 +393,7 @@ impl Universe {
                     Inbound::Expelled => Event::Expelled,
                     Inbound::Reachable(node, levels) => Event::Reachable { node, levels },
                     Inbound::RecordAgain(group) => Event::RecordAgain(group),
+                    Inbound::Found(node, address) => Event::Found { node, address },
                     Inbound::Bytes(..) | Inbound::Peer(..) => unreachable!("borrowed above"),
                 },
             };
@@ -518,6 +520,11 @@ impl Universe {
                 }
             }
             Action::Peers(contacts) => self.learn_places(machine, contacts),
+            Action::AlsoAt(places) => {
+                let machines = |places: Vec<String>| places.iter().filter_map(|place| self.machine_at(place)).collect();
+                let places = places.into_iter().map(|(node, places)| (node, machines(places))).collect();
+                self.machines[machine].process.as_mut().expect("it is alive").other_places = places;
+            }
             Action::ReadCheckpoint { group, mark, chunk, to } => {
                 process.gave_chunk_at = Some(self.now);
                 let read = self.read_chunk(machine, group, &mark, chunk);
@@ -586,14 +593,11 @@ impl Universe {
 
     /// A node has been told where the others are.
     fn learn_places(&mut self, machine: usize, contacts: Vec<(NodeId, Member)>) {
-        let process = self.machines[machine].process.as_mut().expect("it is alive");
-        let place = |(node, member): &(NodeId, Member)| {
-            let machine = member.cluster_address.strip_prefix("machine:")?.parse::<usize>().ok()?;
-            Some((*node, machine - 1))
-        };
+        let place = |(node, member): &(NodeId, Member)| Some((*node, self.machine_at(&member.cluster_address)?));
         let places: BTreeMap<NodeId, usize> = contacts.iter().filter_map(place).collect();
+        let process = self.machines[machine].process.as_mut().expect("it is alive");
         if places != process.places {
-            let named = |(node, place): (&NodeId, &usize)| format!("{} at machine {}", node.0, place + 1);
+            let named = |(node, place): (&NodeId, &usize)| format!("{} at machine {}", node.0, place.wrapping_add(1));
             let named: Vec<String> = places.iter().map(named).collect();
             say!(self, "node {} looks for nodes: {}", machine + 1, named.join(", "));
         }
@@ -611,7 +615,11 @@ impl Universe {
         let process = self.machines[machine].process.as_ref().expect("it is alive");
         // The sender has a connection for each of its own cores.
         let link = (group.0 % process.cores.len() as u32) as u16;
+        let is_it = |place: &usize| self.machines.get(*place).is_some_and(|machine| machine.node == to);
+        // Where a node is not, another place is tried.
+        let others = process.other_places.get(&to).into_iter().flatten().copied();
         let place = process.places.get(&to).copied();
+        let place = place.into_iter().chain(others).find(is_it).or(place);
         self.mix_bytes(&bytes);
         if self.trace.is_some()
             && let Some(message) = bytes.get(5..).and_then(|bytes| consensus::Message::decode(bytes).ok())
@@ -619,9 +627,9 @@ impl Universe {
             say!(self, "group {} {message}", group.0);
         }
         let node = to;
-        let to = place.unwrap_or(to.0 as usize - 1);
+        let to = place.unwrap_or_else(|| self.machine_of_stranger(to));
         if to >= self.machines.len() {
-            return; // a copy that has been refused since
+            return; // a copy that has been refused since, or an address that was left
         }
         if self.machines[to].node != node {
             return; // somebody else is found there, and says so

@@ -119,6 +119,8 @@ pub struct Process {
     pub removed: BTreeSet<NodeId>,
     /// On which machines it looks for other nodes.
     pub places: BTreeMap<NodeId, usize>,
+    /// On which others it looks for them in turn.
+    pub other_places: BTreeMap<NodeId, Vec<usize>>,
     /// Which processes it takes for other nodes.
     pub lives: Lives,
     /// The highest level of anything in its logs.
@@ -173,6 +175,7 @@ pub enum Inbound {
     Expelled,
     Reachable(NodeId, Levels),
     RecordAgain(GroupId),
+    Found(NodeId, String),
 }
 
 impl Process {
@@ -193,6 +196,7 @@ impl Process {
             chore: None,
             removed: BTreeSet::new(),
             places: BTreeMap::new(),
+            other_places: BTreeMap::new(),
             lives: Lives::default(),
             floor,
             linked: BTreeMap::new(),

@@ -4,6 +4,7 @@
 //! healed, and within a bounded time every client must be answered, and the replicas of each group must agree. Then the
 //! checkers judge what the clients saw.
 
+mod addresses;
 mod ailments;
 mod cuts;
 mod follower;
@@ -78,6 +79,8 @@ pub(crate) enum What {
     Refused { machine: usize, life: u64 },
     /// An operator looks whether a node that cannot go on has been let go.
     OperatorLooks { machine: usize },
+    /// Nodes look for others where an operator has shown them.
+    Shows(addresses::Shown),
     /// An operator asks once more for a higher level.
     OperatorUpgrades,
     /// A fault of limited duration is over.
@@ -341,7 +344,12 @@ impl Universe {
             clients,
             history: History::new(),
             replica_count: Settings::default().replica_count,
-            network: Network { cut: Default::default(), slow: BTreeMap::new(), stream_at: BTreeMap::new() },
+            network: Network {
+                cut: Default::default(),
+                slow: BTreeMap::new(),
+                stream_at: BTreeMap::new(),
+                generation: 0,
+            },
             lapses: Vec::new(),
             forgotten_at: Vec::new(),
             group_count,
@@ -550,6 +558,7 @@ impl Universe {
                 }
             }
             What::OperatorLooks { machine } => self.operator_looks(machine),
+            What::Shows(shown) => self.show(shown),
             What::OperatorUpgrades => self.operator_upgrades(),
             What::Over(trouble, machine) => self.over(trouble, machine),
             What::SiteTurns => self.site_turns(),

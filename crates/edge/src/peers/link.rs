@@ -1,6 +1,6 @@
 //! A connection that this node dialled, for one lane to one node: what waits to be sent, and how it is.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -36,6 +36,14 @@ pub struct Link {
     /// The socket broke under somebody who wrote; the link must be cut.
     pub failure: Option<String>,
     address: String,
+    /// Where else the node may be: tried in turn with its address.
+    others: Vec<String>,
+    /// Which one is tried now: 0 is the address, and then come the others.
+    turn: usize,
+    /// Where it leads has been changed, and nothing has been tried there.
+    is_moved: bool,
+    /// Why it was cut, or could not be made, last, for each of them.
+    causes: BTreeMap<String, String>,
     pause: Duration,
     /// Frames to be sent. Of the first one `sent` bytes have been.
     out: VecDeque<Vec<u8>>,
@@ -99,6 +107,10 @@ impl Link {
             failure: None,
             report: LinkReport { node, lane, address: address.clone(), ..LinkReport::default() },
             address,
+            others: Vec::new(),
+            turn: 0,
+            is_moved: false,
+            causes: BTreeMap::new(),
             pause: LINK_PAUSE_MIN,
             out: VecDeque::new(),
             out_bytes: 0,
@@ -121,19 +133,42 @@ impl Link {
         &self.report.last_cause
     }
 
-    /// From now on the node is there. True if it was elsewhere: the connection is not what is wanted any more.
+    /// From now on the node is there. True if this leads elsewhere: the connection is not what is wanted any more.
     pub fn readdress(&mut self, address: &str) -> bool {
-        let is_new = self.address != address;
-        if is_new {
-            address.clone_into(&mut self.address);
-            address.clone_into(&mut self.report.address);
+        if self.address == address {
+            return false;
         }
-        is_new
+        let is_there = self.address() == address && !matches!(self.state, State::Down { .. });
+        address.clone_into(&mut self.address);
+        address.clone_into(&mut self.report.address);
+        self.others.retain(|other| other != address);
+        self.turn = 0;
+        self.is_moved = !is_there;
+        self.forget_causes();
+        !is_there
     }
 
-    /// Where the node is.
+    /// The node may be at one of these, too. What is new is tried next.
+    pub fn also_try(&mut self, others: &[String]) {
+        let current = self.address().to_owned();
+        let others: Vec<String> = others.iter().filter(|other| **other != self.address).cloned().collect();
+        let news = others.iter().position(|other| !self.others.contains(other));
+        self.others = others;
+        self.turn = self.others.iter().position(|other| *other == current).map_or(0, |place| place + 1);
+        if let (Some(place), State::Down { until }) = (news, &mut self.state) {
+            (self.turn, *until) = (place + 1, Instant::now());
+        }
+        self.forget_causes();
+    }
+
+    fn forget_causes(&mut self) {
+        let (address, others) = (&self.address, &self.others);
+        self.causes.retain(|place, _| place == address || others.contains(place));
+    }
+
+    /// Where the node is looked for now.
     pub fn address(&self) -> &str {
-        &self.address
+        self.turn.checked_sub(1).and_then(|place| self.others.get(place)).unwrap_or(&self.address)
     }
 
     /// From the next connection on compresses what it carries so hard, or not at all.
@@ -248,14 +283,22 @@ impl Link {
 
     /// Ends a connection that has not been up, to begin at once with another one. Nothing is wrong with it.
     pub fn begin_again(&mut self) {
-        let last_cause = self.report.last_cause.clone();
-        self.cut("", Duration::ZERO);
-        self.report.last_cause = last_cause;
+        self.drop_connection(Duration::ZERO);
     }
 
     /// Ends the connection; what waited is dropped. Says whether it was up, and whether the cause is a new one.
     pub fn cut(&mut self, cause: &str, pause_min: Duration) -> (bool, bool) {
         let was_up = matches!(self.state, State::Up { .. });
+        let known = self.causes.insert(self.address().to_owned(), cause.to_owned());
+        if !std::mem::take(&mut self.is_moved) && !was_up {
+            self.turn = (self.turn + 1) % (self.others.len() + 1);
+        }
+        self.drop_connection(pause_min);
+        cause.clone_into(&mut self.report.last_cause);
+        (was_up, was_up || known.as_deref() != Some(cause))
+    }
+
+    fn drop_connection(&mut self, pause_min: Duration) {
         self.pause = (self.pause * 2).clamp(LINK_PAUSE_MIN, LINK_PAUSE_MAX).max(pause_min);
         self.state = State::Down { until: Instant::now() + if pause_min.is_zero() { pause_min } else { self.pause } };
         self.failure = None;
@@ -264,9 +307,6 @@ impl Link {
         self.compressor = None;
         self.welcome.clear();
         self.report.is_up = false;
-        let is_news = was_up || self.report.last_cause != cause;
-        cause.clone_into(&mut self.report.last_cause);
-        (was_up, is_news)
     }
 
     /// Hears what the other end says, which should be nothing.
@@ -474,6 +514,46 @@ pub(super) mod tests {
             link.moved = moved;
             assert_eq!(link.is_stuck(), is_stuck, "{lane:?}, {seconds} s");
         }
+    }
+
+    #[test]
+    fn where_a_node_may_be_is_tried_in_turn_with_where_it_is_said_to_be() {
+        let mut link = Link::new(NodeId(2), "old:1".to_owned(), Lane::Log, 0);
+        link.also_try(&[]);
+        assert_eq!(link.cut("refused", Duration::ZERO), (false, true));
+        assert_eq!(link.address(), "old:1");
+        let places = ["old:1", "new:1", "false:1"].map(str::to_owned);
+        link.also_try(&places);
+        for (address, is_news) in [("new:1", true), ("false:1", true), ("old:1", false), ("new:1", false)] {
+            assert_eq!(link.address(), address);
+            assert_eq!(link.cut("refused", Duration::ZERO), (false, is_news), "{address}");
+        }
+        // Another version of the protocol is tried at the same place, and the same word changes nothing.
+        link.begin_again();
+        link.also_try(&places);
+        assert_eq!(link.address(), "false:1");
+        // The roster has learnt it.
+        assert!(link.readdress("new:1"));
+        link.cut("its address has changed", Duration::ZERO);
+        assert_eq!(link.address(), "new:1");
+        link.also_try(&[]);
+        link.cut("refused", Duration::ZERO);
+        assert_eq!(link.address(), "new:1");
+    }
+
+    #[test]
+    fn a_link_to_where_a_node_turns_out_to_be_stays() {
+        let (mut link, _other) = pair(NodeId(2), Lane::Log);
+        link.also_try(&["new:1".to_owned()]);
+        assert_ne!(link.address(), "new:1", "it is up");
+        link.cut("broken", Duration::ZERO);
+        assert_ne!(link.address(), "new:1", "it was up there");
+        link.cut("refused", Duration::ZERO);
+        assert_eq!(link.address(), "new:1");
+        let (other, _end) = pair(NodeId(2), Lane::Log);
+        link.state = other.state;
+        assert!(!link.readdress("new:1"));
+        assert!(link.is_up());
     }
 
     #[test]

@@ -47,9 +47,9 @@ impl Peers {
         for (node, address) in known {
             let log = (0..self.core_count()).map(|core| (node, Lane::Log, core));
             for place in log.chain([(node, Lane::Vital, 0), (node, Lane::Bulk, 0)]) {
-                if let Some(token) = self.tokens.get(&place) {
-                    if lock(&self.links[token].link).readdress(&address) {
-                        self.cut(*token, "its address has changed", Duration::ZERO);
+                if let Some(token) = self.tokens.get(&place).copied() {
+                    if lock(&self.links[&token].link).readdress(&address) {
+                        self.cut(token, "its address has changed", Duration::ZERO);
                     }
                     continue;
                 }
@@ -61,6 +61,13 @@ impl Peers {
         }
         let shared = self.tokens.iter().map(|(key, token)| (*key, Arc::clone(&self.links[token]))).collect();
         *self.host.peers.links.write().unwrap_or_else(PoisonError::into_inner) = shared;
+    }
+
+    /// Where nodes may be beside where they are said to be.
+    pub(super) fn also_try(&self, places: &BTreeMap<NodeId, Vec<String>>) {
+        for ((node, ..), token) in &self.tokens {
+            lock(&self.links[token].link).also_try(places.get(node).map_or(&[], |places| places));
+        }
     }
 
     pub(super) fn queue(&mut self, messages: &mut Vec<Outgoing>) {

@@ -801,7 +801,9 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     let told = overview.told.get(&group).copied();
     // A leader that has gone is not shown as one.
     let leader = overview.leader_of(group);
-    let voters = told.map_or(&[][..], |(told, _)| &told.voters[..]);
+    // A node that has heard no leader since its start knows from its log.
+    let here = own.filter(|own| !is_elsewhere(own));
+    let voters = told.map(|(told, _)| &told.voters[..]).or(here.map(|own| &own.voters[..])).unwrap_or_default();
     let is_missing = |node: &u64| *node != core.node.0 && !core.neighbours.hears(NodeId(*node));
     let missing: Vec<u64> = voters.iter().copied().filter(is_missing).collect();
     let mut fields = Fields::new(writer, 19);
@@ -812,7 +814,6 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     fields.node("preferred", core.roster.preferred(group));
     fields.text("here", own.map_or("loading", |own| own.standing));
     // Of a group that lives on other nodes its leader tells.
-    let here = own.filter(|own| !is_elsewhere(own));
     let of_leader = |figure: fn(&Bulletin) -> u64| told.map_or(0, |(told, _)| figure(told));
     fields.number("term", here.map_or_else(|| of_leader(|told| told.term), |own| own.term));
     fields.number("applied", here.map_or_else(|| of_leader(|told| told.applied), |own| own.applied));

@@ -343,6 +343,8 @@ pub struct GroupFigures {
     pub leader: Option<NodeId>,
     /// For how many milliseconds nobody has led it, as far as this node knows; `None` while somebody does.
     pub leaderless_ms: Option<u64>,
+    /// Who votes in it, as far as the log of this node tells.
+    pub voters: Vec<u64>,
     /// What it says of the group, if it leads.
     pub bulletin: Option<Bulletin>,
     /// Its leader's checkpoint is coming.

@@ -58,8 +58,12 @@ impl Core {
         }
         // A node that is heard says itself where it is found.
         let is_heard = node == own_node || self.context.neighbours.hears(node);
-        if known.is_some() && !is_first_hand && is_heard {
-            return;
+        if known.is_some() && !is_first_hand {
+            // It is heard, and may not be reached.
+            self.take_hint(from, node, member.cluster_address.clone(), actions);
+            if is_heard {
+                return;
+            }
         }
         let Some(group) = self.group_mut(GroupId(0)) else { return };
         match group.standing() {
@@ -77,6 +81,26 @@ impl Core {
         }
         if is_first_hand {
             self.call_elsewhere(node, member, actions);
+        }
+    }
+
+    /// The operator has shown where a node is. It is looked for there, too; until this node knows its cluster, in the
+    /// first place.
+    pub(super) fn find(&mut self, node: NodeId, address: String, actions: &mut Vec<Action>) {
+        if self.context.roster.is_empty() && node != self.context.node {
+            let member = Member { cluster_address: address.clone(), ..Member::default() };
+            if self.meeting.acquaintances.name(node, &member, self.now.instant) {
+                actions.push(Action::Peers(self.meeting.acquaintances.places()));
+            }
+        }
+        self.take_hint(self.context.node, node, address, actions);
+    }
+
+    /// Somebody says that a node may be there, who need not know.
+    fn take_hint(&mut self, from: NodeId, node: NodeId, address: String, actions: &mut Vec<Action>) {
+        if node != self.context.node && self.meeting.hints.hear(from, node, address, self.now.instant) {
+            self.meeting.hints.compare(&self.context.roster);
+            actions.push(Action::AlsoAt(self.meeting.hints.places()));
         }
     }
 
@@ -102,6 +126,8 @@ impl Core {
             (node, self.meeting.found.get(&node).map_or(member, |(_, member)| member).clone())
         };
         actions.push(Action::Peers(roster.all().map(place).collect()));
+        self.meeting.hints.compare(&roster);
+        actions.push(Action::AlsoAt(self.meeting.hints.places()));
     }
 
     /// A node does not know yet that it is known: it may not have been able to hear so, because it had nobody to talk
@@ -214,7 +240,10 @@ impl Core {
             Standing::Follower(leader) if !is_forsaken => {
                 self.announce_to(leader, actions);
                 // There may be no link to it yet; those who are linked say where it is.
-                let others = if roster.is_empty() { self.meeting.acquaintances.nodes() } else { Vec::new() };
+                let others = match roster.is_empty() {
+                    true => self.meeting.acquaintances.nodes(),
+                    false => roster.present().map(|(other, _)| other).filter(|other| *other != node).collect(),
+                };
                 others.into_iter().filter(|other| *other != leader).for_each(|other| self.announce_to(other, actions));
             }
             Standing::Loading => {}
@@ -224,6 +253,9 @@ impl Core {
                 let heard_of = if roster.is_empty() { self.meeting.acquaintances.nodes() } else { heard_of };
                 for other in known.chain(heard_of).collect::<BTreeSet<_>>() {
                     self.announce_to(other, actions);
+                    if is_forsaken {
+                        self.pass_on_to(other, actions);
+                    }
                 }
             }
         }
@@ -233,6 +265,15 @@ impl Core {
     pub(super) fn is_forsaken(&self) -> bool {
         let is_silence = |since: Instant| self.now.instant.since(since) >= limits::FORSAKEN_AFTER;
         self.meeting.leaderless_since.is_some_and(is_silence)
+    }
+
+    /// Nobody leads, and nodes that have said that they are elsewhere than the roster says may not find each other:
+    /// those who need each other's votes may all know this node only.
+    fn pass_on_to(&self, to: NodeId, actions: &mut Vec<Action>) {
+        for (node, (_, member)) in self.meeting.found.iter().filter(|(node, _)| **node != to) {
+            let bytes = wire::encode_announce(*node, member);
+            actions.push(Action::Send { to, group: GroupId(0), lane: Lane::Log, bytes });
+        }
     }
 
     pub(super) fn announce_to(&self, to: NodeId, actions: &mut Vec<Action>) {

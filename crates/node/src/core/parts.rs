@@ -19,6 +19,7 @@ use crate::event::Room;
 use crate::event::SessionId;
 use crate::guilt::Guilt;
 use crate::happenings::LinkSeen;
+use crate::hints::Hints;
 use crate::holders::HolderWait;
 use crate::libraries::Libraries;
 use crate::roster::Member;
@@ -52,6 +53,8 @@ pub struct Meeting {
     pub(super) introduced: BTreeMap<NodeId, Instant>,
     /// Nodes that say themselves that they are found elsewhere than the roster says, and what that says.
     pub(super) found: BTreeMap<NodeId, (String, Member)>,
+    /// Where nodes may be beside where they are called.
+    pub(super) hints: Hints,
     /// Nodes to be told of this one while it does not know the cluster.
     pub(super) acquaintances: Acquaintances,
 }

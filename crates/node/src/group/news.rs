@@ -39,6 +39,7 @@ impl Group {
             },
             leader: self.replica.leader().map(NodeId),
             leaderless_ms: None,
+            voters: self.membership().voters.clone(),
             bulletin: self.bulletin(),
             is_taking: self.is_taking(),
             term: self.term(),

@@ -742,6 +742,85 @@ fn a_node_is_called_where_it_says_itself_although_nobody_leads() {
     }
 }
 
+/// The addresses of all nodes have changed. What an operator shows, and what those say who have found each other, is
+/// tried as well, and replaces nothing: it may be wrong.
+#[test]
+fn where_others_say_that_a_node_is_is_tried_as_well() {
+    let at = |node: usize, address: u8| [ANNOUNCE, node as u8, 1, address, 1, b'x'];
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let (node, deaf) = (leader % 3 + 1, (leader + 1) % 3 + 1);
+    let id = NodeId(node as u64);
+    nodes.pass_while(Duration::from_secs(6), |_, to, _| to != deaf);
+    let host = nodes.host(deaf);
+    let places = host.addresses.clone();
+    host.hear(NodeId(leader as u64), GroupId(0), &at(node, b'n'));
+    host.find(node as u64, "shown");
+    assert_eq!(host.also_at, [(id, vec!["n".to_owned(), "shown".to_owned()])]);
+    assert_eq!(host.addresses, places);
+    // It speaks for itself, and the others are told.
+    host.hear(id, GroupId(0), &at(node, b'n'));
+    host.sent.clear();
+    host.pass(Duration::from_secs(3));
+    let is_told = |to: usize| {
+        let is_word = |bytes: &[u8]| bytes.starts_with(&[ANNOUNCE, node as u8]);
+        host.sent.iter().any(|(other, _, bytes)| *other == NodeId(to as u64) && is_word(bytes))
+    };
+    assert!(is_told(leader) && !is_told(node), "{:?}", host.sent);
+}
+
+/// All were shown the same node, which cannot be elected: those who can must find each other.
+#[test]
+fn nodes_with_other_addresses_that_all_know_the_same_one_find_each_other() {
+    const NODES: [u64; 5] = [1, 2, 3, 4, 5];
+    let place = |node: u64| format!("new:{node}");
+    let mut hosts: Vec<Host> = NODES.map(|node| Host::moved_to(&place(node), node, &NODES)).into();
+    hosts[1..].iter_mut().for_each(|host| host.find(1, &place(1)));
+    let reaches = |host: &Host, node: u64| {
+        let addresses = host.peers.iter().zip(&host.addresses).filter(|(peer, _)| peer.0 == node);
+        let hints = host.also_at.iter().filter(|(other, _)| other.0 == node).flat_map(|(_, places)| places);
+        addresses.map(|(_, address)| address).chain(hints).any(|address| *address == place(node))
+    };
+    let pass = |hosts: &mut Vec<Host>, seconds: u64, passes: fn(u8) -> bool| {
+        for _ in 0..seconds * 20 {
+            hosts.iter_mut().for_each(|host| host.pass(Duration::from_millis(50)));
+            for from in NODES {
+                let sent: Vec<_> = hosts[from as usize - 1].sent.drain(..).collect();
+                for (to, group, bytes) in sent {
+                    if passes(bytes[0]) && reaches(&hosts[from as usize - 1], to.0) {
+                        hosts[to.0 as usize - 1].hear(NodeId(from), group, &bytes);
+                    }
+                }
+            }
+            hosts.iter_mut().for_each(Host::settle);
+        }
+    };
+    pass(&mut hosts, 10, |kind| kind == ANNOUNCE);
+    for (host, node) in hosts.iter().zip(NODES) {
+        let found: Vec<u64> = NODES.into_iter().filter(|other| *other != node && reaches(host, *other)).collect();
+        assert_eq!(found.len(), 4, "node {node} finds {found:?}");
+    }
+    pass(&mut hosts, 10, |_| true);
+    for host in &hosts {
+        let roster = host.roster();
+        let told = NODES.map(|node| roster.get(NodeId(node)).map(|member| member.cluster_address.clone()));
+        assert_eq!(told, NODES.map(|node| Some(place(node))));
+        assert!(host.also_at.is_empty(), "{:?}", host.also_at);
+    }
+}
+
+/// It has joined a cluster and was stopped before the cluster had taken it in: only the operator knows where that is.
+#[test]
+fn a_node_that_knows_nobody_looks_where_the_operator_says() {
+    let mut host = Host::unloaded(1, Settings::default(), 7);
+    host.find(7, "own");
+    assert!(host.peers.is_empty());
+    host.find(3, "shown");
+    assert_eq!((&host.peers[..], &host.addresses[..]), (&[NodeId(3)][..], &["shown".to_owned()][..]));
+    host.find(3, "later");
+    assert_eq!(host.addresses, ["later"]);
+}
+
 #[test]
 fn a_node_that_hears_no_leader_for_long_says_where_it_is() {
     let mut nodes = Nodes::new();

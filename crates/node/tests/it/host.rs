@@ -39,6 +39,8 @@ pub struct Host {
     pub peers: Vec<NodeId>,
     /// Where they are found.
     pub addresses: Vec<String>,
+    /// Where else it looks for them.
+    pub also_at: Vec<(NodeId, Vec<String>)>,
     /// Chunks of checkpoints, by group and number.
     checkpoints: BTreeMap<(GroupId, u64), Checkpoint>,
     /// No checkpoint can be kept.
@@ -139,6 +141,21 @@ impl Host {
         self.settle();
     }
 
+    /// Another node is where the operator says.
+    pub fn find(&mut self, node: u64, address: &str) {
+        self.step(0, Event::Found { node: NodeId(node), address: address.to_owned() });
+        self.settle();
+    }
+
+    /// A node that is found elsewhere than the cluster remembers.
+    pub fn moved_to(address: &str, node: u64, voters: &[u64]) -> Self {
+        let own =
+            Member { cluster_address: address.to_owned(), client_address: address.to_owned(), ..Member::default() };
+        let mut this = Self::before_it_reads(1, Settings::default(), node, &[], stdx::Level::FIRST, Some((&own, &[])));
+        this.load(node, voters);
+        this
+    }
+
     /// A node before it has read its disk.
     pub fn unloaded(core_count: u16, settings: Settings, node: u64) -> Self {
         Self::unloaded_with_seeds(core_count, settings, node, &[])
@@ -174,6 +191,7 @@ impl Host {
             closed: BTreeSet::new(),
             peers: Vec::new(),
             addresses: Vec::new(),
+            also_at: Vec::new(),
             checkpoints: BTreeMap::new(),
             is_full: false,
             holds_checkpoints: false,
@@ -196,7 +214,7 @@ impl Host {
                 seed: u64::from(core),
                 settings: Arc::clone(&settings),
                 process: Arc::new(ProcessFacts::default()),
-                is_own_host_unknown: guess.is_some(),
+                is_own_host_unknown: guess.is_some_and(|(_, machine)| !machine.is_empty()),
                 own: guess.map(|(own, _)| own.clone()).unwrap_or_default(),
                 machine_addresses: guess.map_or(&[][..], |(_, machine)| machine).into(),
                 seeds: seeds.iter().map(|node| (NodeId(*node), Member::default())).collect(),
@@ -440,6 +458,7 @@ impl Host {
                 (self.peers, self.addresses) =
                     peers.into_iter().map(|(node, member)| (node, member.cluster_address)).unzip();
             }
+            Action::AlsoAt(places) => self.also_at = places,
             Action::Fatal { line } => panic!("{line}"),
             Action::Close { session } | Action::Abort { session } => {
                 self.closed.insert(session);

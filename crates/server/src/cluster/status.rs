@@ -93,6 +93,9 @@ pub fn page(status: &Value) -> String {
         let missing: Vec<_> = missing.collect();
         let of = list(group, "voters").len();
         let _ = match missing.len() {
+            0 if of == 0 => {
+                writeln!(page, "group {id} has had no leader for {seconds} s, and who votes in it is not known here")
+            }
             0 => writeln!(page, "group {id} has had no leader for {seconds} s, although all its {of} voters are heard"),
             count => {
                 let nodes = missing.join(", ");
@@ -290,6 +293,9 @@ group  slots    leader         term  applied  held by  voters  furthest behind
         let nodes = [node("1", "here"), node("2", "down"), node("3", "down")];
         let page = page(&json!({"node": "1", "nodes": nodes, "groups": [group]}));
         assert!(page.contains("0      0-16383  nobody  4     12       1 2 3    3       unknown\n"), "{page}");
+        let unknown = json!({"group": 0, "slots": "0-16383", "leader": null, "leaderless_ms": 9_000, "voters": []});
+        let told = super::page(&json!({"node": "1", "nodes": [], "groups": [unknown]}));
+        assert!(told.ends_with("has had no leader for 9 s, and who votes in it is not known here\n"), "{told}");
         let line = "group 0 has had no leader for 12 s: 2 of its 3 voters not heard: 10.0.0.2:6379, 10.0.0.3:6379\n";
         assert!(page.ends_with(line), "{page}");
     }

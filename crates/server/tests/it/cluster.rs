@@ -139,6 +139,28 @@ impl Cluster {
         Server::spawn(&self.options[node])
     }
 
+    /// One that does not run has other ports from its next start on, and is told of no other one.
+    pub(crate) fn readdress(&mut self, node: usize) {
+        self.ports[node] = free_port();
+        let port = self.ports[node].to_string();
+        let options = &mut self.options[node];
+        options.port = free_port();
+        let words = options.extra.chunks(2).filter(|words| words[0] != "--join").map(<[String]>::to_vec);
+        let mut words: Vec<Vec<String>> = words.collect();
+        words.iter_mut().filter(|words| words[0] == "--cluster-port").for_each(|words| words[1].clone_from(&port));
+        options.extra = words.concat();
+    }
+
+    /// From its next start on it looks for others there, or nowhere.
+    pub(crate) fn point_to(&mut self, node: usize, addresses: &[String]) {
+        let words = self.options[node].extra.chunks(2).filter(|words| words[0] != "--join");
+        let mut words = words.map(<[String]>::to_vec).collect::<Vec<_>>().concat();
+        if !addresses.is_empty() {
+            words.extend(["--join".to_owned(), addresses.join(",")]);
+        }
+        self.options[node].extra = words;
+    }
+
     /// Where other nodes find one.
     pub(crate) fn cluster_address(&self, node: usize) -> String {
         format!("127.0.0.1:{}", self.ports[node])

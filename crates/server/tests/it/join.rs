@@ -163,6 +163,98 @@ fn a_cluster_without_an_authority_goes_on_says_so_and_is_given_one() {
     assert!(server.client().show("HOLDFAST INVITE").contains("holdfast-"));
 }
 
+/// Writes that are acknowledged.
+fn write_through(cluster: &Cluster, node: usize, prefix: &str) {
+    let mut client = cluster.client(node);
+    for key in 0..100 {
+        assert_eq!(cluster.ask(&mut client, &format!("SET {prefix}:{key} {key}")), "OK");
+    }
+}
+
+#[track_caller]
+fn is_there(cluster: &Cluster, node: usize, prefix: &str) {
+    let mut client = cluster.client(node);
+    for key in 0..100 {
+        assert_eq!(cluster.ask(&mut client, &format!("GET {prefix}:{key}")), format!("\"{key}\""), "{prefix}:{key}");
+    }
+}
+
+/// Where a node says that nodes are.
+fn wait_for_addresses(cluster: &mut Cluster, nodes: &[usize]) {
+    let addresses: Vec<String> = (0..3).map(|node| cluster.cluster_address(node)).collect();
+    cluster.wait_until("each is known where it is", |this| {
+        nodes.iter().all(|node| {
+            let (_, told) = this.tool(*node, &["status", "--json"]);
+            addresses.iter().all(|address| told.contains(&format!("\"{address}\"")))
+        })
+    });
+}
+
+/// Each has been shown one other, which is not there yet when it starts.
+#[test]
+fn a_cluster_of_which_all_addresses_have_changed_is_one_again() {
+    let mut cluster = cluster_with_a_secret(3);
+    write_through(&cluster, 1, "before");
+    (0..3).for_each(|node| cluster.kill(node));
+    (0..3).for_each(|node| cluster.readdress(node));
+    for node in 0..3 {
+        let next = cluster.cluster_address((node + 1) % 3);
+        cluster.point_to(node, &[next]);
+    }
+    (0..3).for_each(|node| cluster.respawn(node));
+    for node in 0..3 {
+        cluster.wait_for_answer(node);
+        is_there(&cluster, node, "before");
+    }
+    write_through(&cluster, 2, "after");
+    wait_for_addresses(&mut cluster, &[0, 1, 2]);
+    // From now on nobody needs to be shown anything.
+    (0..3).for_each(|node| cluster.kill(node));
+    (0..3).for_each(|node| cluster.point_to(node, &[]));
+    (0..3).for_each(|node| cluster.respawn(node));
+    for node in 0..3 {
+        cluster.wait_for_answer(node);
+        is_there(&cluster, node, "before");
+        is_there(&cluster, node, "after");
+    }
+}
+
+/// At one of the addresses that it was shown a node of another cluster is by now. That one misleads nobody.
+#[test]
+fn with_other_addresses_a_majority_goes_on_and_the_rest_comes_later() {
+    let mut cluster = cluster_with_a_secret(3);
+    let stranger = cluster_with_a_secret(1);
+    write_through(&cluster, 0, "before");
+    (0..3).for_each(|node| cluster.kill(node));
+    (0..3).for_each(|node| cluster.readdress(node));
+    // The first is shown nothing, and says who it misses, and what to do.
+    cluster.respawn(0);
+    cluster.wait_until("the first has read its log", |this| {
+        let (_, told) = this.tool(0, &["status"]);
+        told.contains("2 of its 3 voters not heard")
+    });
+    cluster.node(0).wait_for_log("no other node has answered where it was last");
+    cluster.kill(0);
+    let mut everywhere: Vec<String> = (0..3).map(|node| cluster.cluster_address(node)).collect();
+    everywhere.insert(0, stranger.cluster_address(0));
+    (0..3).for_each(|node| cluster.point_to(node, &everywhere));
+    for node in 0..2 {
+        cluster.respawn(node);
+    }
+    for node in 0..2 {
+        cluster.wait_for_answer(node);
+        is_there(&cluster, node, "before");
+        cluster.node(node).wait_for_log("certificate is signed by nobody who is trusted here");
+    }
+    write_through(&cluster, 0, "meanwhile");
+    cluster.respawn(2);
+    cluster.wait_for_answer(2);
+    is_there(&cluster, 2, "before");
+    is_there(&cluster, 2, "meanwhile");
+    wait_for_addresses(&mut cluster, &[0, 1, 2]);
+    is_undisturbed(&stranger, "cuts the link from");
+}
+
 /// The ports that a process listens on, and its Unix sockets, as the kernel tells them.
 fn listening(pid: u32) -> (BTreeSet<u16>, BTreeSet<String>) {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process");

@@ -19,6 +19,8 @@ pub(crate) struct Network {
     pub(crate) slow: BTreeMap<(usize, usize), u64>,
     /// When the last message of a connection between two machines, and to a core, arrives.
     pub(crate) stream_at: BTreeMap<(usize, usize, u16, u16), u64>,
+    /// How often all addresses have changed.
+    pub(crate) generation: usize,
 }
 
 /// What has been counted.

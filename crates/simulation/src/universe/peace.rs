@@ -61,6 +61,7 @@ impl Universe {
                 self.at(self.now, What::Boot { machine });
             }
         }
+        self.perhaps_readdress();
         if self.plan.levels {
             self.upgrade_all();
         }

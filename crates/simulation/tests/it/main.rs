@@ -84,6 +84,19 @@ fn one_node_loses_no_more_than_its_window() {
     all_green(0..4, 1, Durability::No);
 }
 
+/// Nothing that the nodes remember of one another leads anywhere.
+#[test]
+fn a_cluster_of_which_all_addresses_have_changed_is_one_again() {
+    let mut probes = Probes::default();
+    for (seed, nodes) in (100..121).zip([3, 4, 5].into_iter().cycle()) {
+        let plan = Plan { changes: seed % 4 == 0, ..plan(seed, nodes, Durability::Always) };
+        let outcome = run(&plan);
+        assert_eq!(outcome.failure, None, "seed {seed} with {nodes} nodes");
+        probes.add(&outcome.probes);
+    }
+    assert!(probes.count("all addresses changed") > 2, "{probes:?}");
+}
+
 #[test]
 fn three_nodes_keep_their_word() {
     all_seen(0..10, 0, &["a log was recovered"], |seed| plan(seed, 3, Durability::Always));
