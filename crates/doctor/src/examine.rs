@@ -243,7 +243,10 @@ fn judge_disk(
             .collect();
     };
     let pids: Vec<u32> = readings.iter().filter_map(|reading| reading.pid()).collect();
-    let slow = witnesses.own_syncs.into_iter().chain(sync.is_guilty().then_some(sync.stalled)).reduce(f64::max);
+    // Where the probe was fast on the same disk, others who write there are not what makes the server's own syncs slow.
+    let is_cleared = sync.verdict == Verdict::Fine && told.is_none_or(|told| is_on_one_device(plan, &folder, told));
+    let own_syncs = witnesses.own_syncs.filter(|_| !is_cleared);
+    let slow = own_syncs.into_iter().chain(sync.is_guilty().then_some(sync.stalled)).reduce(f64::max);
     let used = disk_use(plan, &folder, window, &pids, consumers, probed_bytes);
     vec![
         checks::writers(used.as_ref().map_err(Clone::clone), slow, witnesses.is_witnessed),
@@ -251,6 +254,13 @@ fn judge_disk(
         checks::room(probes::room(&folder)),
         sync,
     ]
+}
+
+fn is_on_one_device(plan: &Plan, folder: &Path, told: &str) -> bool {
+    let told = Path::new(told);
+    let told = told.canonicalize().unwrap_or_else(|_| told.to_path_buf());
+    let device = |folder: &Path| plan.host.mount(folder).map(|mount| mount.device);
+    device(folder) == device(&told)
 }
 
 fn disk_use(
