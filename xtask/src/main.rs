@@ -3,6 +3,7 @@
 mod advisories;
 mod bill;
 mod crash;
+mod doctor;
 mod fuzz;
 mod guided;
 mod image;
@@ -51,6 +52,10 @@ usage: cargo xtask VERB [OPTIONS]
   crash [--cycles N] [--seed N]
                          power cuts under load, a full disk, failing flushes: audits what was acknowledged (root and
                          loop devices); for kills see holdfast torture
+  doctor [--binary FILE] [--redis] [--seconds N] [--healthy N] [--only A,B] [--directory DIRECTORY]
+                         thirteen faults made on purpose (some need root): does `holdfast doctor` name each on its
+                         first line? Then 20 examinations of a healthy server, in which it must find nothing; those
+                         need a host with nothing else to do. --redis examines a stock redis-server
   fuzz [--seconds N] [--seed N] [--input FILE] [TARGET ...]
                          mutated bytes for whatever reads bytes from outside, a minute for each target; --input reads
                          one file again
@@ -76,6 +81,7 @@ fn main() -> ExitCode {
         "package" => package::run_verb(options),
         "image" => image::run_verb(options),
         "crash" => crash::run(options),
+        "doctor" => doctor::run(options),
         "fuzz" => fuzz::run_verb(options),
         "miri" => miri::run_verb(options),
         "help" | "-h" | "--help" => {

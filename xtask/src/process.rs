@@ -74,7 +74,8 @@ impl Drop for Family {
     }
 }
 
-fn words(command: &Command) -> String {
+/// A command as it is typed.
+pub fn words(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(command.get_args().map(|word| word.to_string_lossy().into_owned()));
     words.join(" ")
