@@ -4,6 +4,7 @@ use std::io::Read;
 
 use crate::STRING_BYTES_MAX;
 use crate::fault::{Fault, What};
+use crate::producers::told_to_clients;
 use crate::source::Source;
 
 /// Most words of a request.
@@ -21,13 +22,13 @@ pub type Request = Vec<Vec<u8>>;
 /// What a file holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Item {
-    /// A request, or all requests of a transaction without MULTI and EXEC.
+    /// A request, or all requests of a transaction without MULTI and EXEC, in words that a server takes from clients.
     Requests {
         /// Where it begins.
         offset: u64,
-        /// The requests to carry out, all or nothing.
+        /// The requests to carry out, all or nothing; none if it has changed nothing.
         requests: Vec<Request>,
-        /// They stand between MULTI and EXEC.
+        /// They stand between MULTI and EXEC, or for one request.
         is_transaction: bool,
     },
     /// What follows was written at this time, in seconds of Unix time, or later.
@@ -89,12 +90,16 @@ impl<'a, R: Read> AofReader<'a, R> {
             let is = |name: &[u8]| request.len() == 1 && request[0].eq_ignore_ascii_case(name);
             match &mut requests {
                 None if is(b"MULTI") => requests = Some(Vec::new()),
-                None => return Ok(Item::Requests { offset, requests: vec![request], is_transaction: false }),
+                None => {
+                    let requests = told_to_clients(request);
+                    let is_transaction = requests.len() > 1;
+                    return Ok(Item::Requests { offset, requests, is_transaction });
+                }
                 Some(_) if is(b"MULTI") => {
                     return Err(self.source.fault(What::Malformed("a MULTI stands within a MULTI")));
                 }
                 Some(gathered) if is(b"EXEC") => {
-                    let requests = std::mem::take(gathered);
+                    let requests = std::mem::take(gathered).into_iter().flat_map(told_to_clients).collect();
                     return Ok(Item::Requests { offset, requests, is_transaction: true });
                 }
                 Some(gathered) => gathered.push(request),

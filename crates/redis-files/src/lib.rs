@@ -3,11 +3,13 @@
 //! A file may come from anybody. Every length in it is checked before memory is taken, what is malformed is refused
 //! with its offset, and no more is held than [`rdb::PART_BYTES`], or one element if that is longer.
 //!
-//! Suggested order of reading: [`fault`], [`source`], [`rdb`], [`aof`], [`manifest`], [`write`].
+//! Suggested order of reading: [`fault`], [`source`], [`rdb`], [`aof`], `producers`,
+//! [`manifest`], [`write`].
 
 pub mod aof;
 pub mod fault;
 pub mod manifest;
+mod producers;
 pub mod rdb;
 pub mod source;
 pub mod write;
