@@ -20,6 +20,15 @@ const VERSION_MAX: u32 = 15;
 /// From this version on Redis may put metadata of modules before a key.
 const VERSION_WITH_KEY_METADATA: u32 = 13;
 
+/// From this version on, that of Redis 8.8, there are arrays, which do not exist here.
+const VERSION_WITH_ARRAYS: u32 = 14;
+
+/// The kind of an array.
+const KIND_ARRAY: u8 = 28;
+
+/// No kind of value that is read has a higher number.
+const KIND_MAX: u8 = KIND_ARRAY;
+
 /// Versions below have no checksum.
 const VERSION_WITH_CHECKSUM: u32 = 5;
 
@@ -27,6 +36,9 @@ const VERSION_WITH_CHECKSUM: u32 = 5;
 const VERSION_OF_VALKEY: u32 = 80;
 
 mod opcode {
+    /// Of Redis Enterprise, as the next: how long a key lay in memory, and the number of a slot. Both are hints.
+    pub const ENTERPRISE_IDLE: u8 = 107;
+    pub const ENTERPRISE_SLOT: u8 = 121;
     pub const KEY_METADATA: u8 = 243;
     pub const SLOT_INFO: u8 = 244;
     pub const FUNCTION_2: u8 = 245;
@@ -116,8 +128,8 @@ pub enum Item {
         database: u64,
         /// Its name.
         name: Vec<u8>,
-        /// The module's name for its type.
-        module: String,
+        /// What it is: `module type` and the module's name for it, or `type array`.
+        what: String,
     },
     /// What a module keeps beside its keys, which was left out: its type name.
     ModuleAux(String),
@@ -246,6 +258,9 @@ impl<'a, R: Read> RdbReader<'a, R> {
                     self.length()?;
                     self.length()?;
                 }
+                opcode::ENTERPRISE_IDLE | opcode::ENTERPRISE_SLOT if self.vendor == Vendor::Redis => {
+                    _ = self.length()?
+                }
                 opcode::SLOT_INFO => (0..3).try_for_each(|_| self.length().map(drop))?,
                 opcode::AUX => return Ok(Item::Aux { name: self.text()?, value: self.text()? }),
                 opcode::FREQUENCY => key.frequency = Some(self.source.byte()?),
@@ -263,7 +278,8 @@ impl<'a, R: Read> RdbReader<'a, R> {
                     }
                 }
                 kind => {
-                    if kind > 127 {
+                    // Before anything is read that need not be a name.
+                    if kind > KIND_MAX {
                         return Err(Fault { offset: place, what: What::Kind(kind) });
                     }
                     key.name = self.text()?;
@@ -311,9 +327,13 @@ impl<'a, R: Read> RdbReader<'a, R> {
                     return Ok(self.whole(kind, key));
                 }
                 self.source.recording();
-                let module = codec::module::name_of(id);
+                let what = format!("module type {}", codec::module::name_of(id));
                 self.skip_module()?;
-                return Ok(Item::Foreign { database: key.database, name: key.name, module });
+                return Ok(Item::Foreign { database: key.database, name: key.name, what });
+            }
+            KIND_ARRAY if self.vendor == Vendor::Redis && self.version >= VERSION_WITH_ARRAYS => {
+                self.skip_array()?;
+                return Ok(Item::Foreign { database: key.database, name: key.name, what: "type array".to_owned() });
             }
             22..=25 if self.has_expiring_fields(kind) => {
                 self.source.record();
@@ -459,6 +479,27 @@ impl<'a, R: Read> RdbReader<'a, R> {
             self.check_size()?;
         }
         (0..2).try_for_each(|_| self.length().map(drop))
+    }
+
+    /// An array: how many elements it has, where the next one would be put if that is known, and the elements, each
+    /// with its place and its form.
+    fn skip_array(&mut self) -> Result<(), Fault> {
+        let count = self.length()?;
+        match self.length()? {
+            0 => {}
+            1 => _ = self.length()?,
+            _ => return Err(self.source.fault(What::Malformed("an array begins with an unknown flag"))),
+        }
+        for _ in 0..count {
+            self.length()?;
+            match self.length()? {
+                0 | 3 => self.skip_string()?,
+                // A number, whole or not.
+                1 | 2 => self.source.skip(8)?,
+                _ => return Err(self.source.fault(What::Malformed("an array holds an element of an unknown form"))),
+            }
+        }
+        Ok(())
     }
 
     /// What is not taken apart must not become too large.

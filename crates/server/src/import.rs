@@ -68,7 +68,7 @@ struct Findings {
     requests: u64,
     libraries: u64,
     databases: Vec<u64>,
-    modules: Omitted,
+    foreign: Omitted,
     auxiliary: Vec<String>,
     about: Vec<(String, String)>,
     has_times: bool,
@@ -124,9 +124,7 @@ impl Findings {
                 self.requests += requests.len() as u64;
             }
             Event::Time => self.has_times = true,
-            Event::Foreign { database, name, module } => {
-                self.modules.add(*database, name, &format!("module type {module}"));
-            }
+            Event::Foreign { database, name, what } => self.foreign.add(*database, name, what),
             Event::ModuleAux(name) => self.auxiliary.push(name.clone()),
             Event::About(name, value) => self.about.push((name.clone(), value.clone())),
         }
@@ -271,7 +269,7 @@ impl<'a> Plan<'a> {
         let mut sender = Sender::new(connection, self.replace || self.resume);
         let mut progress = Progress::new("imports", self.files.bytes, self.is_quiet);
         let (mut seen, mut keys, mut saved) = (0, 0, Instant::now());
-        let skipped = findings.modules.count;
+        let skipped = findings.foreign.count;
         let sent = self.files.walk(self.until, &mut |place, event| {
             seen += 1;
             if seen <= skip {
@@ -342,7 +340,7 @@ impl<'a> Plan<'a> {
         if let (Some(id), Some(offset)) = (findings.about("repl-id"), findings.about("repl-offset")) {
             lines.push(format!("replication id {id}, offset {offset}"));
         }
-        lines.extend(findings.modules.lines("keys of modules left out"));
+        lines.extend(findings.foreign.lines("keys of types that do not exist here left out"));
         let left_out = |module: &String| format!("what the module of type {module} keeps beside its keys was left out");
         lines.extend(findings.auxiliary.iter().map(left_out));
         lines

@@ -20,7 +20,8 @@ pub enum Event {
     Foreign {
         database: u64,
         name: Vec<u8>,
-        module: String,
+        /// What it is.
+        what: String,
     },
     ModuleAux(String),
     About(String, String),
@@ -168,7 +169,7 @@ impl OneFile<'_> {
                         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
                         Event::About(text(&name), text(&value))
                     }
-                    rdb::Item::Foreign { database, name, module } => Event::Foreign { database, name, module },
+                    rdb::Item::Foreign { database, name, what } => Event::Foreign { database, name, what },
                     rdb::Item::ModuleAux(name) => Event::ModuleAux(name),
                     rdb::Item::End { .. } => break,
                 };

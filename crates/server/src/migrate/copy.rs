@@ -112,9 +112,9 @@ impl Copy<'_> {
             rdb::Item::Library(code) => Some(Event::Library(code)),
             rdb::Item::Aux { name, value } if name == b"lua" => Some(Event::Script(value)),
             rdb::Item::Aux { .. } | rdb::Item::End { .. } => None,
-            rdb::Item::Foreign { database, name, module } => {
+            rdb::Item::Foreign { database, name, what } => {
                 let name = String::from_utf8_lossy(&name);
-                let shown = format!("{name} (database {database}) is a key of the module type {module}");
+                let shown = format!("{name} (database {database}) is a key of the {what}");
                 ensure!(self.skips_modules, "{shown}, which cannot be copied; --skip-modules leaves such keys out");
                 eprintln!("left out: {shown}");
                 *skipped += 1;
