@@ -278,10 +278,18 @@ struct Counts {
     continued: u64,
 }
 
+/// The first of Valkey that has deadlines of fields of hashes.
+const VALKEY_WITH_EXPIRING_FIELDS: u32 = 9;
+
 /// Turns away a follower that cannot read what is written for such a reader. False if it can.
 fn turns_away(link: &mut Link, reader: Reader, log: &crate::log::Log) -> bool {
-    let Some(version) = link.version().filter(|_| reader == Reader::Redis74) else { return false };
-    let why = format!("a Valkey ({version}) cannot read RDB version 12: replica-rdb-version must be 10");
+    let Some(version) = link.version() else { return false };
+    let major = version.split('.').next().and_then(|number| number.parse::<u32>().ok()).unwrap_or(0);
+    if reader < Reader::Redis74 || reader == Reader::Valkey9 && major >= VALKEY_WITH_EXPIRING_FIELDS {
+        return false;
+    }
+    let (unread, wanted) = (reader.rdb_version(), if major >= VALKEY_WITH_EXPIRING_FIELDS { "10 or 80" } else { "10" });
+    let why = format!("a Valkey ({version}) cannot read RDB version {unread}: replica-rdb-version must be {wanted}");
     link.turn_away(&why);
     log.warning(&format!("replica {} is turned away: {why}", link.name()));
     true
@@ -541,6 +549,7 @@ impl Leading {
         match self.host.lead.knobs.rdb_version.load(Ordering::Relaxed) {
             9 => Reader::Redis5,
             12 => Reader::Redis74,
+            80 => Reader::Valkey9,
             _ => Reader::Redis7,
         }
     }
@@ -716,7 +725,7 @@ impl Leading {
                 if copy.without_deadlines > 0 {
                     self.log().warning(&format!(
                         "{} hashes are in the copy for replicas without the deadlines of their fields: Redis has these \
-                         from 7.4 on (replica-rdb-version 12)",
+                         from 7.4 on (replica-rdb-version 12), and Valkey from 9.0 on (80)",
                         copy.without_deadlines
                     ));
                 }

@@ -44,7 +44,7 @@ const VERSION_OF_RELEASED: u16 = 14;
 const VERSION_READABLE_MAX: u16 = 15;
 
 /// The same for Valkey, which has counted from this version since 9.0. One of the numbers means another kind there.
-const VERSION_OF_VALKEY: u16 = 80;
+pub const VERSION_OF_VALKEY: u16 = 80;
 
 /// Bytes of the version and the checksum behind a dumped value.
 const FOOTER_BYTES: usize = 2 + 8;
@@ -77,8 +77,10 @@ mod kind {
     pub const SET_LISTPACK: u8 = 20;
     /// Of Redis 7.2; never written.
     pub const STREAM_LISTPACKS_3: u8 = 21;
-    /// Of the release candidates of Redis 7.4, and something else in Valkey 9; never written.
+    /// Of the release candidates of Redis 7.4; never written.
     pub const HASH_METADATA_CANDIDATE: u8 = 22;
+    /// Of Valkey 9, which has given its own kind the same number.
+    pub const HASH_OF_VALKEY: u8 = 22;
     /// Of the release candidates of Redis 7.4; never written.
     pub const HASH_LISTPACK_EX_CANDIDATE: u8 = 23;
     pub const HASH_METADATA: u8 = 24;
@@ -148,8 +150,8 @@ pub fn dump(value: ValueRef<'_>) -> Vec<u8> {
     out
 }
 
-/// The same for somebody who reads this version of Redis's encoding, 9 to 12, in its dialect. Deadlines of fields are
-/// left out if the dialect has none.
+/// The same for somebody who reads this version of the encoding, 9 to 12 of Redis or that of Valkey, in its dialect.
+/// Deadlines of fields are left out if the dialect has none.
 pub fn dump_for(value: ValueRef<'_>, dialect: Dialect, version: u16) -> Vec<u8> {
     let mut out = vec![kind_for(value, dialect)];
     write_payload_for(&mut out, value, dialect);
@@ -173,7 +175,7 @@ pub fn restore(bytes: &[u8], limits: &Limits) -> Result<Value, Malformed> {
         return Err(Malformed::Footer);
     }
     let mut reader = Reader::new(value);
-    let value = if version == VERSION_OF_VALKEY && value.first() == Some(&kind::HASH_METADATA_CANDIDATE) {
+    let value = if version == VERSION_OF_VALKEY && value.first() == Some(&kind::HASH_OF_VALKEY) {
         reader.byte()?;
         hash::read_of_valkey(&mut reader, limits).map(Value::Collection)?
     } else {
@@ -318,6 +320,8 @@ pub enum Dialect {
     Listpacks,
     /// Redis from 7.4 on, which has deadlines of fields of hashes besides.
     ExpiringFields,
+    /// Valkey from 9.0 on, which has them in a form of its own.
+    Valkey,
     /// Redis from 5.0 on, which knows no listpacks but those of streams: versions 9 and later.
     Plain,
 }
@@ -334,9 +338,14 @@ pub fn write_named(out: &mut Vec<u8>, name: &[u8], value: ValueRef<'_>, dialect:
 /// The kind of streams in a dialect: none has what came later.
 fn kind_of_streams(dialect: Dialect) -> u8 {
     match dialect {
-        Dialect::Listpacks | Dialect::ExpiringFields => kind::STREAM_LISTPACKS_2,
+        Dialect::Listpacks | Dialect::ExpiringFields | Dialect::Valkey => kind::STREAM_LISTPACKS_2,
         Dialect::Plain => kind::STREAM_LISTPACKS,
     }
+}
+
+/// True for a hash that has deadlines in a dialect with a form of its own for these.
+fn is_of_valkey(value: ValueRef<'_>, dialect: Dialect) -> bool {
+    dialect == Dialect::Valkey && matches!(value, ValueRef::Hash(hash) if hash.next_deadline() != NEVER)
 }
 
 /// True for a hash that has deadlines which this dialect cannot tell, or a value of which it knows no listpack.
@@ -350,6 +359,7 @@ fn is_plain(value: ValueRef<'_>, dialect: Dialect) -> bool {
 fn kind_for(value: ValueRef<'_>, dialect: Dialect) -> u8 {
     match value {
         ValueRef::Stream(_) => kind_of_streams(dialect),
+        value if is_of_valkey(value, dialect) => kind::HASH_OF_VALKEY,
         value if !is_plain(value, dialect) => kind_of(value),
         ValueRef::Hash(_) => kind::HASH,
         ValueRef::List(_) => kind::LIST,
@@ -361,6 +371,7 @@ fn kind_for(value: ValueRef<'_>, dialect: Dialect) -> u8 {
 fn write_payload_for(out: &mut Vec<u8>, value: ValueRef<'_>, dialect: Dialect) {
     match value {
         ValueRef::Stream(stream) => stream::write(kind_of_streams(dialect), out, stream, Compression::Lzf),
+        ValueRef::Hash(hash) if is_of_valkey(value, dialect) => hash::write_for_valkey(out, hash, Compression::Lzf),
         value if !is_plain(value, dialect) => write_payload(out, value, Compression::Lzf),
         ValueRef::Hash(hash) => hash::write_plain(out, hash, Compression::Lzf),
         ValueRef::List(list) => list::write_plain(out, list, Compression::Lzf),

@@ -1,4 +1,4 @@
-//! Writing RDB files of versions 9 to 12.
+//! Writing RDB files of versions 9 to 12 of Redis, and 80 of Valkey.
 
 use std::io::{self, Write};
 
@@ -25,7 +25,9 @@ impl<W: Write> RdbWriter<W> {
     /// # Errors
     /// If it cannot be written.
     pub fn new(file: W, dialect: Dialect, version: u16) -> io::Result<Self> {
-        let buffer = format!("REDIS{version:04}").into_bytes();
+        let head =
+            if dialect == Dialect::Valkey { format!("VALKEY{version:03}") } else { format!("REDIS{version:04}") };
+        let buffer = head.into_bytes();
         let mut this = Self { file, buffer, checksum: 0, bytes: 0, dialect };
         this.flush()?;
         Ok(this)

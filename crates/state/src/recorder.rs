@@ -24,6 +24,8 @@ pub enum Reader {
     Redis7,
     /// Version 12: Redis 7.4 and later, where fields of hashes have deadlines. No Valkey reads it.
     Redis74,
+    /// Version 80: Valkey 9.0 and later, where they have deadlines, too. No Redis reads it.
+    Valkey9,
     /// Values as we ourselves dump them, with all that Redis has no words for.
     Holdfast,
 }
@@ -35,6 +37,7 @@ impl Reader {
             Self::Redis5 => 9,
             Self::Redis7 | Self::Holdfast => 10,
             Self::Redis74 => 12,
+            Self::Valkey9 => keyspace::rdb::VERSION_OF_VALKEY,
         }
     }
 
@@ -44,6 +47,7 @@ impl Reader {
             Self::Redis5 => Dialect::Plain,
             Self::Redis7 | Self::Holdfast => Dialect::Listpacks,
             Self::Redis74 => Dialect::ExpiringFields,
+            Self::Valkey9 => Dialect::Valkey,
         }
     }
 }

@@ -353,6 +353,7 @@ fn decode(bytes: &[u8]) -> Option<(u64, About)> {
         9 => Reader::Redis5,
         10 => Reader::Redis7,
         12 => Reader::Redis74,
+        80 => Reader::Valkey9,
         _ => return None,
     };
     let (size, begin, end, told) = (fields.u64()?, fields.u64()?, fields.u64()?, fields.u64()?);

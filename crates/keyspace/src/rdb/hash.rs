@@ -78,6 +78,17 @@ fn write_expiring(out: &mut Vec<u8>, hash: Hash<'_>, earliest: i64, compression:
     }
 }
 
+/// Writes a hash as Valkey 9 does if fields have deadlines, behind the kind.
+pub(super) fn write_for_valkey(out: &mut Vec<u8>, hash: Hash<'_>, compression: Compression) {
+    write_length(out, hash.len() as u64);
+    for (field, value, deadline) in hash.iter_with_deadlines() {
+        write_string(out, field, compression);
+        write_string(out, value, compression);
+        let deadline = if deadline == NEVER { -1 } else { deadline };
+        out.extend_from_slice(&deadline.to_le_bytes());
+    }
+}
+
 pub(super) fn read(kind: u8, reader: &mut Reader<'_>, limits: &Limits) -> Result<CollectionValue, Malformed> {
     match kind {
         kind::HASH_METADATA => {
@@ -221,7 +232,7 @@ fn build<T: AsRef<[u8]>>(pairs: &[(T, T)], limits: &Limits) -> Result<Collection
 mod tests {
     use crate::collection::Limits;
     use crate::rdb::testing::{check_golden, check_refused, check_same};
-    use crate::rdb::{dump, restore};
+    use crate::rdb::{Dialect, FOOTER_BYTES, VERSION_OF_VALKEY, dump, dump_for, restore};
     use crate::testing::Harness;
     use crate::{Moment, Value, ValueRef};
 
@@ -337,6 +348,13 @@ mod tests {
                 found.sort();
                 assert_eq!(found, expected);
                 assert_eq!(value.as_ref().encoding(), encoding);
+                // What is written for Valkey is of the same kind, whatever it was.
+                let written = dump_for(value.as_ref(), Dialect::Valkey, VERSION_OF_VALKEY);
+                assert_eq!((written[0], written.len()), (22, 1 + of_valkey.len() + FOOTER_BYTES));
+                let again = restore(&written, &limits).expect("a value");
+                let mut found = fields(&again);
+                found.sort();
+                assert_eq!(found, expected);
             }
         }
         // Fields that have expired on the way do not come; if there are no others the key does not.

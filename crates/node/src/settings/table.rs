@@ -196,7 +196,7 @@ pub static TABLE: &[Parameter] = &[
     free("replica-ignore-maxmemory", "yes", Kind::YesNo),
     free("replica-lazy-flush", "no", Kind::YesNo),
     free("replica-priority", "100", Kind::Integer(0, i64::MAX)),
-    free("replica-rdb-version", "10", Kind::Choice(&["9", "10", "12"])),
+    free("replica-rdb-version", "10", Kind::Choice(&["9", "10", "12", "80"])),
     shared("replicas", "3", Kind::Integer(1, 7)),
     shared("replica-read-max-staleness-ms", "1000", Kind::Integer(0, READ_STALENESS_MS_MAX as i64)),
     free("replica-read-only", "yes", Kind::YesNo),

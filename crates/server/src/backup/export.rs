@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use keyspace::rdb::Dialect;
+use keyspace::rdb::{Dialect, VERSION_OF_VALKEY};
 use keyspace::{Keyspace, Layout, Moment, Tuning};
 use node::{GroupId, GroupSeed, NodeId, backup};
 use redis_files::write::RdbWriter;
@@ -32,15 +32,20 @@ pub struct ExportArguments {
     #[arg(long, value_name = "BACKUP", conflicts_with_all = ["server", "host", "port"])]
     backup: Option<PathBuf>,
     /// Version of the format: 9 for Redis 5.0 to 6.2, 10 for Redis 7.0 and later and Valkey, 11 for Redis 7.2 and
-    /// later, 12 for Redis 7.4 and later, with deadlines of fields
-    #[arg(long, value_name = "VERSION", default_value_t = VERSION_WITH_LISTPACKS,
-        value_parser = clap::value_parser!(u16).range(9..=12))]
+    /// later, 12 for Redis 7.4 and later, with deadlines of fields, 80 for Valkey 9.0 and later, with deadlines of
+    /// fields
+    #[arg(long, value_name = "VERSION", default_value_t = VERSION_WITH_LISTPACKS, value_parser = parse_version)]
     rdb_version: u16,
     #[command(flatten)]
     door: Door,
     /// Show no progress
     #[arg(long, short)]
     quiet: bool,
+}
+
+fn parse_version(text: &str) -> Result<u16, String> {
+    let known = |version: &u16| (9..=12).contains(version) || *version == VERSION_OF_VALKEY;
+    text.parse().ok().filter(known).ok_or_else(|| format!("versions are 9 to 12, and {VERSION_OF_VALKEY}"))
 }
 
 /// Runs `holdfast export`.
@@ -130,6 +135,7 @@ impl Export<'_> {
         let dialect = match version {
             ..VERSION_WITH_LISTPACKS => Dialect::Plain,
             VERSION_WITH_LISTPACKS..VERSION_WITH_EXPIRING_FIELDS => Dialect::Listpacks,
+            VERSION_OF_VALKEY => Dialect::Valkey,
             _ => Dialect::ExpiringFields,
         };
         let file = if is_only_one { File::create(path) } else { File::create_new(path) }.with_context(told)?;
@@ -164,7 +170,7 @@ impl Export<'_> {
                         outcome = writer.key(entry.key(), deadline, entry.value());
                         keys += 1;
                         without_deadlines +=
-                            u64::from(dialect != Dialect::ExpiringFields && entry.value().has_expiring_fields());
+                            u64::from(version < VERSION_WITH_EXPIRING_FIELDS && entry.value().has_expiring_fields());
                         let bytes = writer.bytes();
                         self.pace.show(|| format!("writes {}: {} MB", path.display(), bytes / 1_000_000));
                     }

@@ -73,16 +73,29 @@ pub fn prepare(address: &Address, arguments: &TargetArguments, place: Option<&st
 fn choose_version(ours: &mut Connection, server: &str) -> Result<()> {
     let (name, wanted) = readable(server);
     let now = config(ours, "replica-rdb-version")?.unwrap_or_default();
-    let number = |text: &str| text.parse::<u32>().unwrap_or(0);
     let others_follow = info(ours, "replication")?.contains("type=stream");
-    if wanted != now && (number(wanted) < number(&now) || !others_follow) {
-        ask(ours, &["CONFIG", "SET", "replica-rdb-version", wanted])?;
-        say_line!("the old server is a {name}: replica-rdb-version is {wanted} now");
+    let chosen = if others_follow { read_by_both(wanted, &now) } else { wanted };
+    if chosen != now {
+        ask(ours, &["CONFIG", "SET", "replica-rdb-version", chosen])?;
+        say_line!("the old server is a {name}: replica-rdb-version is {chosen} now");
     }
-    if number(wanted) < 12 || number(&now) < 12 && others_follow {
+    if ["9", "10"].contains(&chosen) {
         say_line!("deadlines of fields of hashes (HEXPIRE) are not told to it");
     }
     Ok(())
+}
+
+/// The newest version that servers read of which each reads one of these.
+fn read_by_both<'v>(left: &'v str, right: &'v str) -> &'v str {
+    const VERSIONS: [&str; 4] = ["9", "10", "12", "80"];
+    let rank = |version: &str| VERSIONS.iter().position(|known| *known == version).unwrap_or(0);
+    match (rank(left), rank(right)) {
+        (one, other) if one == other => left,
+        // Redis and Valkey have gone different ways since version 11.
+        (2.., 2..) => "10",
+        (one, other) if one < other => left,
+        _ => right,
+    }
 }
 
 /// What a server calls itself in INFO server, and the newest version of RDB files that we write and it reads.
@@ -91,8 +104,10 @@ fn readable(server: &str) -> (String, &'static str) {
     let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap_or(0));
     let numbers = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     match info_field(server, "valkey_version") {
-        // Valkey has gone another way since version 11.
-        Some(version) => (format!("Valkey {version}"), "10"),
+        Some(version) => {
+            let major = version.split('.').next().and_then(|number| number.parse::<u32>().ok()).unwrap_or(0);
+            (format!("Valkey {version}"), if major >= 9 { "80" } else { "10" })
+        }
         None if numbers < (7, 0) => (format!("Redis {version}"), "9"),
         None if numbers < (7, 4) => (format!("Redis {version}"), "10"),
         None => (format!("Redis {version}"), "12"),
@@ -192,7 +207,7 @@ fn same_counts(ours: &mut Connection, old: &mut Connection, patience: Duration) 
 
 #[cfg(test)]
 mod tests {
-    use super::readable;
+    use super::{read_by_both, readable};
 
     #[test]
     fn each_server_gets_what_it_reads() {
@@ -203,6 +218,12 @@ mod tests {
         assert_eq!(version("redis_version:7.2.6\r\n"), "10");
         assert_eq!(version("redis_version:7.4.0\r\n"), "12");
         assert_eq!(version("redis_version:8.10.1\r\n"), "12");
-        assert_eq!(version("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.0.0\r\n"), "10");
+        assert_eq!(version("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.4\r\n"), "10");
+        assert_eq!(version("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.0.0\r\n"), "80");
+        for (left, right, both) in
+            [("80", "80", "80"), ("80", "12", "10"), ("12", "80", "10"), ("80", "9", "9"), ("10", "12", "10")]
+        {
+            assert_eq!((read_by_both(left, right), read_by_both(right, left)), (both, both));
+        }
     }
 }
