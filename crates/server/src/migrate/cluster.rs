@@ -11,7 +11,7 @@
 //! [`Follower::opened`].
 
 pub mod cutover;
-mod keys;
+pub mod keys;
 mod look;
 mod settle;
 mod slots;

@@ -15,7 +15,9 @@ use redis_files::Source;
 use redis_files::aof::{self, AofReader, Request};
 
 use super::check::bytes;
+use super::cluster::keys::Keys;
 use super::copy::{Copy, Loaded};
+use super::filter::Filter;
 use super::source::{Address, Beginning, Figures, Link, VALKEY_VERSION, ask, info, info_field};
 use super::spool::{SpoolReader, spool};
 use super::target::{
@@ -24,6 +26,7 @@ use super::target::{
 use super::{PATIENCE, WRITER_SILENCE, age_of, cluster, is_over};
 use crate::backup::grouped;
 use crate::connection::Connection;
+use crate::import::files::Event;
 use crate::import::{ensure_empty, now_ms};
 
 /// A transaction has at most so many requests of the source,
@@ -51,6 +54,8 @@ pub struct Plan<'a> {
     pub spool_directory: &'a Path,
     pub spool_bytes_max: u64,
     pub skips_modules: bool,
+    /// Which keys are taken, if the migration is begun.
+    pub filter: &'a Filter,
     /// The target may be emptied for another copy.
     pub may_empty: bool,
     pub is_quiet: bool,
@@ -84,6 +89,11 @@ impl Plan<'_> {
         let mut kept = None;
         let found = insist(self.target, &mut kept, read_record)?;
         if self.is_cluster(found.as_ref())? {
+            ensure!(
+                self.filter.is_all(),
+                "{} is a node of a Redis Cluster: --match, --except and --database are for a server by itself",
+                self.address.place
+            );
             return cluster::run(self, kept, found);
         }
         let mut target = self.take(kept, found)?;
@@ -151,6 +161,7 @@ impl Plan<'_> {
                     error: String::new(),
                     streams: BTreeMap::new(),
                     unsettled: String::new(),
+                    filter: self.filter.clone(),
                 }
             }
             Some(found) => {
@@ -159,6 +170,13 @@ impl Plan<'_> {
                     "the migration has failed: {}; --resync empties the target and copies again",
                     found.error
                 );
+                let filter = if self.may_empty && !self.filter.is_all() { self.filter } else { &found.filter };
+                ensure!(
+                    self.filter.is_all() || self.filter == filter,
+                    "the migration was begun with another filter; --resync empties the target and copies again"
+                );
+                let phase = if *filter == found.filter { found.phase } else { Phase::Loading };
+                let found = Record { filter: filter.clone(), phase, ..found };
                 if !self.may_empty {
                     self.wait_for_the_end_of_another(&mut kept, &found)?;
                 }
@@ -301,7 +319,12 @@ impl Plan<'_> {
         target.record.phase = Phase::Loading;
         target.record.written_ms = now_ms();
         let emptied = target.empty();
-        let ended = match emptied.and_then(|()| copy.load(target, reader, figures, &mut |_| true)) {
+        let filter = target.record.filter.clone();
+        let mut wants = |event: &Event| match event {
+            Event::Key(key) => filter.takes(key.database, &key.name),
+            _ => true,
+        };
+        let ended = match emptied.and_then(|()| copy.load(target, reader, figures, &mut wants)) {
             // The target is away: what it has got of the copy is of no use.
             Err(error) if passes(&error) => Some(End::Broken(Some(error))),
             Err(error) => return Err(error),
@@ -326,6 +349,9 @@ impl Plan<'_> {
         steps: &Receiver<Step>,
         figures: &Figures,
     ) -> Result<End> {
+        let filter = target.record.filter.clone();
+        // Where keys stand in requests is asked once: what the target lacks, it refuses.
+        let keys = if filter.is_all() { Keys::default() } else { Keys::of(&mut target.connect()?)? };
         let mut report = Report::new(self.is_quiet);
         let mut written = Instant::now();
         let mut end = target.record.offset;
@@ -352,7 +378,15 @@ impl Plan<'_> {
                         database =
                             database_of(&request).with_context(|| format!("offset {end}: a SELECT of nothing"))?;
                     }
-                    batch.push(request);
+                    let sifted = match filter.sift(&keys, database, request) {
+                        Ok(sifted) => sifted,
+                        Err(why) => {
+                            let why = format!("before offset {end} of the stream: {why}");
+                            target.fail(&why)?;
+                            bail!("{why}");
+                        }
+                    };
+                    sifted.into_iter().for_each(|request| batch.push(request));
                 }
                 if batch.requests.len() >= BATCH_REQUESTS || batch.byte_count >= BATCH_BYTES {
                     break;

@@ -18,6 +18,7 @@ use redis_files::aof::Request;
 use resp::{Frame, encode_request};
 use stdx::slot::slot_of;
 
+use super::filter::Filter;
 use super::is_over;
 use super::source::ask;
 use crate::cluster::door::place_of;
@@ -130,6 +131,8 @@ pub struct Record {
     pub streams: BTreeMap<u32, Option<Place>>,
     /// Slots of a cluster that have to be read, as ranges.
     pub unsettled: String,
+    /// Which keys are taken.
+    pub filter: Filter,
 }
 
 /// What the name of a stream's field begins with.
@@ -157,6 +160,9 @@ impl Record {
         ];
         let mut words = vec![b"HSET".to_vec(), RECORD.into()];
         words.extend(fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value.into_bytes()]));
+        if !self.filter.is_all() {
+            words.extend([b"filter".to_vec(), self.filter.text().into_bytes()]);
+        }
         if !self.streams.is_empty() {
             words.extend([b"unsettled".to_vec(), self.unsettled.clone().into_bytes()]);
         }
@@ -209,6 +215,7 @@ impl Record {
             error: text("error"),
             streams,
             unsettled: text("unsettled"),
+            filter: Filter::read(&text("filter"))?,
         }))
     }
 }
@@ -585,6 +592,7 @@ mod tests {
             error: String::new(),
             streams: BTreeMap::from([(0, Some(place)), (1, None)]),
             unsettled: "5-7".to_owned(),
+            filter: Filter::read("match a*").expect("a filter"),
         };
         let words = record.words().into_iter().skip(2).map(Frame::Bulk).collect();
         assert_eq!(Record::read(&Frame::Array(words)).expect("sound"), Some(record));

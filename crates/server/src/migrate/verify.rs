@@ -13,6 +13,7 @@ use resp::{Frame, encode_request};
 use stdx::slot::slot_of;
 
 use super::cluster::topology::{Claim, Topology};
+use super::filter::Filter;
 use super::source::{Address, ask};
 use super::target::RECORD;
 use crate::backup::grouped;
@@ -25,6 +26,9 @@ const KEYS_AT_ONCE: usize = 200;
 const ATTEMPTS_MAX: u32 = 10;
 const PAUSE_MIN: Duration = Duration::from_millis(25);
 const PAUSE_DOUBLINGS: u32 = 5;
+
+/// Types of which the whole value is compared.
+const READ_AS_A_WHOLE: [&[u8]; 7] = [b"string", b"list", b"set", b"hash", b"zset", b"stream", b"ReJSON-RL"];
 
 /// So many keys that differ are enough to know that the two are not the same.
 const DOUBTS_MAX: usize = 20_000;
@@ -49,9 +53,17 @@ pub struct Comparison {
     pub looked_for: u64,
     /// Keys that differed and are read again.
     pub doubtful: usize,
+    /// Of the keys that are the same, those with a value that cannot be read as a whole.
+    pub by_outline: u64,
 }
 
 impl Comparison {
+    fn note_same(&mut self, reading: &Reading) {
+        self.same += u64::from(!is_absent(reading));
+        let kind = reading[0].as_bytes().unwrap_or_default();
+        self.by_outline += u64::from(!is_absent(reading) && !READ_AS_A_WHOLE.contains(&kind));
+    }
+
     /// How far it is.
     pub fn progress(&self) -> String {
         let compared = format!("{} keys compared", grouped(self.same + self.changing + self.different));
@@ -71,11 +83,13 @@ pub struct Side {
     servers: Vec<(String, Connection)>,
     /// Which of them has a slot; empty if there is one only.
     by_slot: Vec<usize>,
+    /// They know deadlines of fields of hashes, as far as one can tell.
+    knows_fields: bool,
 }
 
 impl From<Connection> for Side {
     fn from(connection: Connection) -> Self {
-        Self { servers: vec![(String::new(), connection)], by_slot: Vec::new() }
+        Self { servers: vec![(String::new(), connection)], by_slot: Vec::new(), knows_fields: true }
     }
 }
 
@@ -93,7 +107,7 @@ impl Side {
         }
         let number_of = |owner: Option<&Claim>| owner.and_then(|claim| numbers.get(&claim.node).copied()).unwrap_or(0);
         let by_slot = topology.owners().into_iter().map(number_of).collect();
-        Ok(Self { servers, by_slot })
+        Ok(Self { servers, by_slot, knows_fields: true })
     }
 
     /// Selects a database. Those of a cluster have one.
@@ -104,12 +118,13 @@ impl Side {
         Ok(())
     }
 
-    /// The replies to requests about a key each, which stands behind the command.
+    /// The replies to requests about a key each, which stands behind the command, or behind the subcommand of XINFO.
     fn pipeline(&mut self, requests: impl Iterator<Item = Vec<Vec<u8>>>) -> Result<Vec<Frame>> {
         let mut bytes = vec![Vec::new(); self.servers.len()];
         let mut asked = Vec::new();
         for request in requests {
-            let slot = usize::from(slot_of(&request[1]).0);
+            let key = &request[if request[0] == b"XINFO" { 2 } else { 1 }];
+            let slot = usize::from(slot_of(key).0);
             let server = self.by_slot.get(slot).copied().unwrap_or(0);
             encode_request(&mut bytes[server], &request);
             asked.push((server, slot));
@@ -137,7 +152,8 @@ impl Side {
     }
 }
 
-/// A key with what tells its state: a type, a deadline, and the value.
+/// What tells the state of a key: a type, a deadline, the value, and what belongs to it: deadlines of the fields of a
+/// hash, groups of a stream.
 type Reading = Vec<Frame>;
 
 /// A key that differed when it was read last.
@@ -149,22 +165,22 @@ struct Doubt {
     changes: bool,
 }
 
-/// Compares all keys of both sides, in all databases; `tell` hears of the progress. Ends early if nearly everything
-/// differs.
+/// Compares all keys of both sides that are taken, in these databases; `tell` hears of the progress. Ends early if
+/// nearly everything differs.
 ///
 /// # Errors
 /// If one of them does not answer.
 pub fn compare(
     source: &mut Side,
     target: &mut Side,
-    databases: &[u64],
+    (databases, filter): (&[u64], &Filter),
     mut tell: impl FnMut(&Comparison),
 ) -> Result<Comparison> {
     let mut found = Comparison::default();
     let mut doubts = Vec::new();
     for &database in databases {
         select(source, target, database)?;
-        walk(source, |source, keys| {
+        walk(source, filter, |source, keys| {
             for some in keys.chunks(KEYS_AT_ONCE) {
                 compare_some(source, target, some, database, &mut found, &mut doubts)?;
                 tell(&found);
@@ -172,7 +188,7 @@ pub fn compare(
             Ok(doubts.len() < DOUBTS_MAX)
         })?;
         // What is at the target alone was not seen there.
-        walk(target, |target, keys| {
+        walk(target, filter, |target, keys| {
             for some in keys.chunks(KEYS_AT_ONCE) {
                 let there = source.pipeline(some.iter().map(|key| vec![b"EXISTS".to_vec(), key.clone()]))?;
                 let extra = some.iter().zip(there).filter(|(_, reply)| !matches!(reply, Frame::Integer(1)));
@@ -232,7 +248,7 @@ fn compare_some(
     let (theirs, ours) = (read(source, keys)?, read(target, keys)?);
     for ((key, reading), our) in keys.iter().zip(theirs).zip(ours) {
         if is_same(&reading, &our) {
-            found.same += u64::from(!is_absent(&reading));
+            found.note_same(&reading);
         } else {
             doubts.push(Doubt { database, key: key.clone(), reading, changes: false });
         }
@@ -257,7 +273,7 @@ fn read_again(source: &mut Side, target: &mut Side, doubts: Vec<Doubt>, found: &
         let (theirs, ours) = (read(source, &keys)?, read(target, &keys)?);
         for ((doubt, reading), our) in some.into_iter().zip(theirs).zip(ours) {
             if is_same(&reading, &our) {
-                found.same += u64::from(!is_absent(&reading));
+                found.note_same(&reading);
             } else {
                 let changes = doubt.changes || !is_same(&doubt.reading, &reading);
                 left.push(Doubt { reading, changes, ..doubt });
@@ -272,15 +288,15 @@ fn is_absent(reading: &Reading) -> bool {
     reading[0].as_bytes() == Some(b"none")
 }
 
-/// Shows all keys of the database that is selected, as long as `visit` answers true.
-fn walk(side: &mut Side, mut visit: impl FnMut(&mut Side, &[Vec<u8>]) -> Result<bool>) -> Result<()> {
+/// Shows all keys that are taken of the database that is selected, as long as `visit` answers true.
+fn walk(side: &mut Side, filter: &Filter, mut visit: impl FnMut(&mut Side, &[Vec<u8>]) -> Result<bool>) -> Result<()> {
     for server in 0..side.servers.len() {
         let mut cursor = b"0".to_vec();
         loop {
             let reply = ask(&mut side.servers[server].1, &[&b"SCAN"[..], &cursor, b"COUNT", b"1000"])?;
             let Some([next, keys]) = reply.elements() else { bail!("SCAN is answered with {reply}") };
             let keys = keys.elements().unwrap_or_default().iter().filter_map(|key| Some(key.as_bytes()?.to_vec()));
-            let keys: Vec<Vec<u8>> = keys.filter(|key| key != RECORD.as_bytes()).collect();
+            let keys: Vec<Vec<u8>> = keys.filter(|key| key != RECORD.as_bytes() && filter.takes_name(key)).collect();
             if !visit(side, &keys)? {
                 return Ok(());
             }
@@ -293,10 +309,10 @@ fn walk(side: &mut Side, mut visit: impl FnMut(&mut Side, &[Vec<u8>]) -> Result<
     Ok(())
 }
 
-/// True if type, deadline and value are the same; a deadline that one side cannot tell is not compared.
+/// True if all is the same; what one side cannot tell, as it has no command for it, is not compared.
 fn is_same(left: &Reading, right: &Reading) -> bool {
-    let is_untold = left[1] == Frame::Null || right[1] == Frame::Null;
-    left[0] == right[0] && left[2] == right[2] && (is_untold || left[1] == right[1])
+    let is_told = |at: usize| left[at] != Frame::Null && right[at] != Frame::Null;
+    left[0] == right[0] && left[2] == right[2] && [1, 3].into_iter().all(|at| !is_told(at) || left[at] == right[at])
 }
 
 /// The states of keys: types and deadlines first, then values as these need it.
@@ -315,23 +331,77 @@ fn read(side: &mut Side, keys: &[Vec<u8>]) -> Result<Vec<Reading>> {
             Some(b"zset") => &[b"ZRANGE", key, b"0", b"-1", b"WITHSCORES"],
             Some(b"stream") => &[b"XRANGE", key, b"-", b"+"],
             Some(b"ReJSON-RL") => &[b"JSON.GET", key],
+            Some(b"vectorset") => &[b"VCARD", key],
             _ => &[b"EXISTS", key],
         };
         requests.push(words.iter().map(|word| word.to_vec()).collect::<Vec<_>>());
     }
     let values = side.pipeline(requests.into_iter())?;
     let mut readings = Vec::new();
-    for ((kind, deadline), value) in kinds.into_iter().zip(deadlines).zip(values) {
+    let mut requests = Vec::new();
+    for (((kind, deadline), value), key) in kinds.into_iter().zip(deadlines).zip(values).zip(keys) {
         let value = match (kind.as_bytes(), value) {
             (Some(b"set"), Frame::Array(members)) => Frame::Array(sorted(members, 1)),
             (Some(b"hash"), Frame::Array(pairs)) => Frame::Array(sorted(pairs, 2)),
+            (Some(b"zset"), Frame::Array(pairs)) => Frame::Array(pairs.into_iter().enumerate().map(as_score).collect()),
             (_, value) => value,
         };
         // Redis before 7.0 has no PEXPIRETIME.
         let deadline = if deadline.is_error() { Frame::Null } else { deadline };
-        readings.push(vec![kind, deadline, value]);
+        requests.extend(request_for_more(key, &kind, &value, side.knows_fields).map(|words| (readings.len(), words)));
+        readings.push(vec![kind, deadline, value, Frame::Null]);
+    }
+    let replies = side.pipeline(requests.iter().map(|(_, words)| words.clone()))?;
+    for ((nth, words), reply) in requests.into_iter().zip(replies) {
+        readings[nth][3] = match reply {
+            // Redis before 7.4 and Valkey before 9.0 have no deadlines of fields.
+            Frame::Error(text) if text.starts_with(b"ERR unknown command") => {
+                side.knows_fields = false;
+                Frame::Null
+            }
+            reply if words[0] == b"XINFO" => groups(&reply),
+            reply => reply,
+        };
     }
     Ok(readings)
+}
+
+/// What asks for the deadlines of the fields of a hash, or for the groups of a stream.
+fn request_for_more(key: &[u8], kind: &Frame, value: &Frame, knows_fields: bool) -> Option<Vec<Vec<u8>>> {
+    match kind.as_bytes()? {
+        b"stream" => Some(vec![b"XINFO".to_vec(), b"GROUPS".to_vec(), key.to_vec()]),
+        b"hash" if knows_fields => {
+            let fields = value.elements()?.iter().step_by(2).filter_map(Frame::as_bytes);
+            let fields: Vec<Vec<u8>> = fields.map(<[u8]>::to_vec).collect();
+            let mut words = vec![b"HPEXPIRETIME".to_vec(), key.to_vec(), b"FIELDS".to_vec()];
+            words.push(fields.len().to_string().into_bytes());
+            words.extend(fields);
+            Some(words).filter(|words| words.len() > 4)
+        }
+        _ => None,
+    }
+}
+
+/// Of what is told of groups, what every version tells and no time is part of: their names, how many entries are
+/// pending, and which were the last that they were given.
+fn groups(reply: &Frame) -> Frame {
+    let Some(groups) = reply.elements() else { return reply.clone() };
+    let outline = |group: &Frame| {
+        let facts = group.elements().unwrap_or_default().chunks(2);
+        let is_of_interest =
+            |fact: &&[Frame]| matches!(fact[0].as_bytes(), Some(b"name" | b"pending" | b"last-delivered-id"));
+        Frame::Array(facts.filter(is_of_interest).flatten().cloned().collect())
+    };
+    Frame::Array(groups.iter().map(outline).collect())
+}
+
+/// A score as a number: servers write the same one with different digits (0.1 or 0.10000000000000001).
+fn as_score((nth, word): (usize, Frame)) -> Frame {
+    let text = word.as_bytes().filter(|_| nth % 2 == 1).and_then(|text| std::str::from_utf8(text).ok());
+    match text.and_then(|text| text.parse::<f64>().ok()) {
+        Some(score) => Frame::Bulk(score.to_string().into_bytes()),
+        None => word,
+    }
 }
 
 /// What is in no order gets one.
@@ -339,4 +409,33 @@ fn sorted(elements: Vec<Frame>, width: usize) -> Vec<Frame> {
     let mut groups: Vec<Vec<Frame>> = elements.chunks(width).map(<[Frame]>::to_vec).collect();
     groups.sort_by(|left, right| left[0].as_bytes().cmp(&right[0].as_bytes()));
     groups.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bulk(text: &str) -> Frame {
+        Frame::Bulk(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn scores_are_compared_as_numbers_and_members_as_they_are() {
+        let read = |words: &[&str]| words.iter().map(|word| bulk(word)).enumerate().map(as_score).collect::<Vec<_>>();
+        assert_eq!(
+            read(&["m", "0.1", "n", "1e+300"]),
+            read(&["m", "0.10000000000000001", "n", "1.0000000000000001e+300"])
+        );
+        assert_eq!(read(&["m", "inf", "n", "-inf"]), [bulk("m"), bulk("inf"), bulk("n"), bulk("-inf")]);
+        assert_ne!(read(&["m", "0.1"]), read(&["m", "0.10000000000000002"]));
+        assert_ne!(read(&["0.1", "1"]), read(&["0.10000000000000001", "1"]));
+    }
+
+    #[test]
+    fn what_one_side_cannot_tell_is_not_compared() {
+        let hash = |deadlines: Frame| vec![bulk("hash"), Frame::Integer(-1), Frame::Array(Vec::new()), deadlines];
+        let told = |deadline| hash(Frame::Array(vec![Frame::Integer(deadline)]));
+        assert!(is_same(&told(5), &told(5)) && !is_same(&told(5), &told(-1)));
+        assert!(is_same(&told(5), &hash(Frame::Null)));
+    }
 }

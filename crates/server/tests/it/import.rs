@@ -359,6 +359,51 @@ fn what_is_no_file_of_redis_is_refused_by_name() {
         let named = format!("doc (database 0, module type {module})");
         assert!(told.contains(found) && told.contains(&named) != is_known, "{told}");
     }
+    // Redis Enterprise puts hints between keys.
+    fs::write(&path, b"REDIS0012\x6b\x40\x43\x00\x01a\x01b\x79\x05\x6b\x32\x00\x01c\x01d\xFF\0\0\0\0\0\0\0\0")
+        .expect("a file");
+    let told = succeed(&["import", "--check", text(&path)]);
+    assert!(told.contains("2 keys found"), "{told}");
+    // An array of Redis 8.8, a type that does not exist here: three elements, of each form, and a place for the next.
+    let array = b"REDIS0014\x1C\x02ar\x03\x01\x09\x00\x00\x01s\x05\x01\x07\0\0\0\0\0\0\0\x06\x02\0\0\0\0\0\0\xF8\x3F\x00\x01k\x01v";
+    fs::write(&path, [&array[..], b"\xFF\0\0\0\0\0\0\0\0"].concat()).expect("a file");
+    let told = succeed(&["import", "--check", text(&path)]);
+    assert!(told.contains("1 key found") && told.contains("ar (database 0, type array)"), "{told}");
+}
+
+/// A request as it stands in an AOF.
+fn in_a_log(line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    let words = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect::<String>();
+    format!("*{}\r\n{words}", line.split(' ').count())
+}
+
+/// As Redis 8.6.3 has written them: what was added with the id that it got, what was there already as it was sent.
+#[test]
+fn entries_of_producers_in_a_log_keep_their_ids_and_are_known_again() {
+    let folder = Folder::new();
+    let path = folder.path().join("appendonly.aof");
+    let begun = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_millis();
+    let lines = [
+        "SELECT 0".to_owned(),
+        format!("XADD x IDMP p1 i1 {begun}-0 a 1"),
+        "XADD x IDMP p1 i1 * a 1".to_owned(),
+        format!("XADD x NOMKSTREAM IDMPAUTO p2 MAXLEN = 2 {begun}-1 a 2 b 3"),
+        "MULTI".to_owned(),
+        format!("XADD x KEEPREF IDMP p1 i2 MAXLEN = 2 {begun}-2 a 4"),
+        "SET k v".to_owned(),
+        "EXEC".to_owned(),
+    ];
+    fs::write(&path, lines.iter().map(|line| in_a_log(line)).collect::<String>()).expect("a file");
+    let server = serve(&folder);
+    succeed(&["import", text(&path), "--server", &address(&server), "--quiet"]);
+    let mut ours = server.client();
+    assert_eq!(ours.show("XLEN x"), "(integer) 2", "the first has gone");
+    for (line, nth) in [("IDMP p1 i1 * a 9", 0), ("IDMP p1 i2 * a 9", 2), ("IDMPAUTO p2 * b 3 a 2", 1)] {
+        assert_eq!(ours.show(&format!("XADD x {line}")), format!("\"{begun}-{nth}\""), "{line}");
+    }
+    assert_eq!(ours.show("GET k"), "\"v\"");
+    server.stop();
 }
 
 #[test]

@@ -42,6 +42,7 @@ mod site;
 mod sketches;
 mod split;
 mod streams;
+mod successors;
 mod thorough;
 mod tls;
 mod tools;

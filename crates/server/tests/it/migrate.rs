@@ -278,6 +278,68 @@ fn what_a_source_cannot_continue_is_not_copied_again_unasked() {
     server.stop();
 }
 
+#[test]
+fn only_the_keys_that_are_asked_for_are_taken_and_what_is_not_exact_stops() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &[]) else { return };
+    let mut theirs = stock.client();
+    for line in ["MSET user:1 a user:2 b user:tmp:1 c other 1", "SELECT 3", "SET user:3 c", "SELECT 0"] {
+        theirs.show(line);
+    }
+    let from = format!("redis://127.0.0.1:{}", stock.port());
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
+    let place = format!("127.0.0.1:{}", server.port());
+    let filter = ["--match", "user:*", "--except", "user:tmp:*", "--database", "0"];
+    let mut follower = Follower::start(&from, &place, &folder, &filter);
+    wait_until_following(&place, &folder);
+    for line in [
+        "MSET user:4 d other 2 user:tmp:2 e",
+        "DEL other user:2",
+        "RENAME user:1 hidden",
+        "SELECT 3",
+        "SET user:5 x",
+        "FLUSHDB",
+        "SELECT 0",
+        "SET user:last 1",
+    ] {
+        theirs.show(line);
+    }
+    let mut ours = server.client();
+    let begun = Instant::now();
+    while ours.show("GET user:last") != "\"1\"" {
+        assert!(begun.elapsed() < PATIENCE, "it is not followed");
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(ours.show("MGET user:1 user:2 user:4 other"), "[(nil), (nil), \"d\", (nil)]");
+    assert_eq!(ours.show("DBSIZE"), "(integer) 3", "two keys and the record");
+    let both_sides = ["--from", &from, "--server", &place];
+    // The record remembers which keys are taken.
+    let verified = both(&migrate(&[&["verify"][..], &both_sides].concat()));
+    assert!(verified.contains("2 keys are the same") && verified.contains("0 differ"), "{verified}");
+    follower.kill();
+    thread::sleep(Duration::from_secs(6));
+    assert!(!Follower::start(&from, &place, &folder, &["--match", "*"]).wait(), "with another filter");
+    let mut follower = Follower::start(&from, &place, &folder, &[]);
+    theirs.show("RENAME hidden user:1");
+    assert!(!follower.wait(), "what is renamed is not here");
+    let log = std::fs::read_to_string(folder.path().join("migrate.log")).expect("the log");
+    assert!(log.contains("another filter") && log.contains("RENAME hidden is about keys"), "{log}");
+    let mut follower = Follower::start(&from, &place, &folder, &["--resync"]);
+    let begun = Instant::now();
+    while ours.show("GET user:1") != "\"a\"" {
+        assert!(begun.elapsed() < PATIENCE, "it is not copied again");
+        thread::sleep(Duration::from_millis(20));
+    }
+    wait_until_following(&place, &folder);
+    let cut_over = migrate(&[&["cutover"][..], &both_sides].concat());
+    assert!(cut_over.status.success() && both(&cut_over).contains("not compared"), "{}", both(&cut_over));
+    assert!(follower.wait(), "it ends in good order");
+    let verified = migrate(&[&["verify"][..], &both_sides, &filter].concat());
+    assert!(verified.status.success(), "{}", both(&verified));
+    drop(ours);
+    server.stop();
+}
+
 /// A Valkey 9.1 that is played, so that none is needed: one hash with a deadline, and one request behind the copy.
 struct Played {
     port: u16,

@@ -47,6 +47,14 @@ impl Keys {
         Ok(keys)
     }
 
+    /// As a reply to COMMAND tells.
+    #[cfg(test)]
+    pub fn told(commands: &Frame) -> Self {
+        let mut keys = Self::default();
+        keys.add_all(commands);
+        keys
+    }
+
     fn add_all(&mut self, commands: &Frame) {
         for command in commands.elements().unwrap_or_default() {
             let Some(facts) = command.elements() else { continue };
@@ -66,22 +74,27 @@ impl Keys {
 
     /// The slots of a request's keys; none if it has no keys or is not known.
     pub fn slots_of(&self, request: &Request) -> BTreeSet<u16> {
-        let Some(name) = request.first().map(|name| name.to_ascii_lowercase()) else { return BTreeSet::new() };
+        self.positions(request).into_iter().map(|at| slot_of(&request[at]).0).collect()
+    }
+
+    /// Which words of a request are keys; none if it has no keys or is not known.
+    pub fn positions(&self, request: &Request) -> Vec<usize> {
+        let Some(name) = request.first().map(|name| name.to_ascii_lowercase()) else { return Vec::new() };
         let counted = COUNTED.iter().find(|(known, _)| known.as_bytes() == name);
         if let Some((_, at)) = counted {
             let count = request.get(*at).and_then(|count| std::str::from_utf8(count).ok()?.parse().ok()).unwrap_or(0);
-            return request.iter().skip(at + 1).take(count).map(|key| slot_of(key).0).collect();
+            return (at + 1..request.len()).take(count).collect();
         }
         let own = self.spans.get(&name).copied().filter(|span| span.first > 0);
         let span = own.or_else(|| {
             let full = [&name, &request.get(1)?.to_ascii_lowercase()[..]].join(&b'|');
             self.spans.get(&full).copied().filter(|span| span.first > 0)
         });
-        let Some(Span { first, last, step }) = span else { return BTreeSet::new() };
+        let Some(Span { first, last, step }) = span else { return Vec::new() };
         let length = i64::try_from(request.len()).unwrap_or(i64::MAX);
         let last = if last < 0 { length + last } else { last.min(length - 1) };
         let positions = (first..=last).step_by(usize::try_from(step).unwrap_or(1));
-        positions.filter_map(|at| Some(slot_of(request.get(usize::try_from(at).ok()?)?).0)).collect()
+        positions.filter_map(|at| usize::try_from(at).ok().filter(|at| *at < request.len())).collect()
     }
 }
 

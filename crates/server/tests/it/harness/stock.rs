@@ -1,5 +1,6 @@
 //! A stock Redis beside ours.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -17,9 +18,14 @@ pub struct Stock {
 impl Stock {
     /// Starts one with its files in `folder`; none if there is none on this machine.
     pub fn start(folder: &Path, words: &[&str]) -> Option<Self> {
+        Self::of("redis-server".as_ref(), folder, words)
+    }
+
+    /// The same with another program, which may be that of a Valkey.
+    pub fn of(program: &OsStr, folder: &Path, words: &[&str]) -> Option<Self> {
         let port = free_port();
         fs::create_dir_all(folder).expect("a folder");
-        let child = Command::new("redis-server")
+        let child = Command::new(program)
             .args(["--port", &port.to_string(), "--save", "", "--enable-debug-command", "yes", "--dir"])
             .arg(folder)
             .args(words)
