@@ -33,6 +33,8 @@
 //!           integers, members of a packed sorted set, bytes of one of them, bytes and entries of a stream's block,
 //!           bytes of a sparse HyperLogLog
 //! 7 keeps   nothing follows: no key expires (import-mode); behind 6, if at all
+//! 8 names   three varints: members of a set that is called a listpack, bytes of one of them, and
+//!           list-max-listpack-size as 64 bits; behind 6, only if they are not 128, 64 and -2, and from level 2 on
 //! ```
 //!
 //! Numbers of fixed size are little-endian; a varint has seven bits a byte, the lowest first. Collections are not
@@ -64,6 +66,7 @@ const PART: u8 = 4;
 const MANY: u8 = 5;
 const LIMITS: u8 = 6;
 const KEEPS_EXPIRED: u8 = 7;
+const NAMES: u8 = 8;
 
 const HAS_DEADLINE: u8 = 1;
 /// Changed in place, so that its encoding is called `raw`.
@@ -374,6 +377,10 @@ impl Keyspace {
             if walk.limits.keeps_expired {
                 out.push(KEEPS_EXPIRED);
             }
+            if !walk.limits.has_usual_names() {
+                out.push(NAMES);
+                walk.limits.write_names(out);
+            }
             walk.head_written = true;
         }
         while out.len() < end {
@@ -470,6 +477,7 @@ impl Keyspace {
             }
             LIMITS => self.limits = reader.items(Limits::read_from)?,
             KEEPS_EXPIRED => self.limits.keeps_expired = true,
+            NAMES => reader.items(|items| self.limits.read_names(items))?,
             _ => return None,
         }
         Some(())

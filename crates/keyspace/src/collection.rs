@@ -469,6 +469,13 @@ pub struct Limits {
     pub stream_block_entries: u64,
     /// Longest sparse HyperLogLog, in bytes (`hll-sparse-max-bytes`).
     pub sparse_sketch_bytes: u64,
+    /// Most members of a set that is called a listpack (`set-max-listpack-entries`); like the next two it decides no
+    /// more than this name, and is what follows unless the group is at level 2.
+    pub set_listpack_entries: u64,
+    /// Longest member of one, in bytes (`set-max-listpack-value`).
+    pub set_listpack_value_bytes: u64,
+    /// How large a list may be that is called a listpack (`list-max-listpack-size`).
+    pub list_listpack_size: i64,
     /// No key and no field ceases to exist by its deadline (`import-mode`): what is imported expires when its source
     /// says so, since the source may still have changed it in time.
     pub keeps_expired: bool,
@@ -476,12 +483,44 @@ pub struct Limits {
 
 impl Limits {
     /// Appends them, as an entry of the log holds them: each a number with seven bits a byte, the lowest first. That
-    /// nothing expires is a ninth number, 1, which is left out otherwise: what older versions wrote has eight.
+    /// nothing expires is a ninth number, 1, which is left out otherwise: what older versions wrote has eight. What is
+    /// called a listpack are three more behind a ninth, unless that is as usual.
     pub fn write(&self, out: &mut Vec<u8>) {
         self.write_forms(out);
-        if self.keeps_expired {
-            packed::put_number(out, 1);
+        let is_usual = self.has_usual_names();
+        if self.keeps_expired || !is_usual {
+            packed::put_number(out, self.keeps_expired.into());
         }
+        if !is_usual {
+            self.write_names(out);
+        }
+    }
+
+    /// The same, with what is called a listpack as it is unless somebody says otherwise.
+    #[must_use]
+    pub fn with_usual_names(self) -> Self {
+        let Self { set_listpack_entries, set_listpack_value_bytes, list_listpack_size, .. } = Self::default();
+        Self { set_listpack_entries, set_listpack_value_bytes, list_listpack_size, ..self }
+    }
+
+    pub(crate) fn has_usual_names(&self) -> bool {
+        *self == self.with_usual_names()
+    }
+
+    /// Appends what is called a listpack.
+    pub(crate) fn write_names(&self, out: &mut Vec<u8>) {
+        let size = self.list_listpack_size.cast_unsigned();
+        for number in [self.set_listpack_entries, self.set_listpack_value_bytes, size] {
+            packed::put_number(out, number);
+        }
+    }
+
+    /// Reads what [`Limits::write_names`] wrote.
+    pub(crate) fn read_names(&mut self, items: &mut packed::Items<'_>) -> Option<()> {
+        self.set_listpack_entries = items.number()?;
+        self.set_listpack_value_bytes = items.number()?;
+        self.list_listpack_size = items.number()?.cast_signed();
+        Some(())
     }
 
     /// Appends when collections change their form, as a checkpoint holds it: the first eight numbers of
@@ -496,6 +535,9 @@ impl Limits {
             stream_block_bytes,
             stream_block_entries,
             sparse_sketch_bytes,
+            set_listpack_entries: _,
+            set_listpack_value_bytes: _,
+            list_listpack_size: _,
             keeps_expired: _,
         } = *self;
         for number in [
@@ -517,6 +559,9 @@ impl Limits {
         let mut items = packed::Items::new(bytes);
         let mut limits = Self::read_from(&mut items)?;
         limits.keeps_expired = !items.is_done() && items.number()? == 1;
+        if !items.is_done() {
+            limits.read_names(&mut items)?;
+        }
         items.is_done().then_some(limits)
     }
 
@@ -531,7 +576,7 @@ impl Limits {
             stream_block_bytes: items.number()?,
             stream_block_entries: items.number()?,
             sparse_sketch_bytes: items.number()?,
-            keeps_expired: false,
+            ..Self::default()
         })
     }
 }
@@ -547,6 +592,9 @@ impl Default for Limits {
             stream_block_bytes: 4096,
             stream_block_entries: 100,
             sparse_sketch_bytes: 3000,
+            set_listpack_entries: 128,
+            set_listpack_value_bytes: 64,
+            list_listpack_size: -2,
             keeps_expired: false,
         }
     }

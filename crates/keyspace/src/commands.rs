@@ -20,11 +20,11 @@ mod string;
 mod vector;
 
 use command::{Command, Group, Index, Refusal, Span};
-use resp::{Args, Writer};
+use resp::{Args, Digits, Writer};
 
+use crate::double::Text;
 use crate::{Edit, View, double};
 
-pub use hyperloglog::as_of_level_1;
 pub use keys::{parse_cursor, scan_count, sort_keys, sort_patterns};
 
 /// What runs a data command.
@@ -111,9 +111,17 @@ const ALL: [&DataCommand; COUNT] = {
     all
 };
 
+/// The text of a number with a fraction.
+fn print_double(number: f64, digits: Digits) -> Text {
+    match digits {
+        Digits::Shortest => Text::new(stdx::decimal::shortest(number).as_bytes()),
+        Digits::Seventeen => double::print(number),
+    }
+}
+
 /// Writes a number with a fraction.
 fn write_double(writer: &mut Writer, number: f64) {
-    writer.double_text(double::print(number).as_str());
+    writer.double_text(print_double(number, writer.digits()).as_str());
 }
 
 static INDEX: Index<1024> = Index::of(&ALL);
@@ -122,6 +130,18 @@ static INDEX: Index<1024> = Index::of(&ALL);
 #[inline]
 pub fn find(name: &[u8]) -> Option<&'static DataCommand> {
     INDEX.find(COMMANDS, name)
+}
+
+/// The command as it was at level 1, for what is logged there.
+#[inline]
+pub fn as_of_level_1(command: &'static DataCommand) -> &'static DataCommand {
+    match (command.name, command.group) {
+        ("pfcount", _) if matches!(command.body, Body::Query(_)) => &hyperloglog::PFCOUNT_OF_LEVEL_1,
+        ("xsetid", _) => &stream::XSETID_OF_LEVEL_1,
+        ("create", Group::Stream) => &stream::CREATE_OF_LEVEL_1,
+        ("setid", Group::Stream) => &stream::SETID_OF_LEVEL_1,
+        _ => command,
+    }
 }
 
 /// The command that a request names: of a container, the subcommand. `None` if there is no such command or subcommand.

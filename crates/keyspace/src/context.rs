@@ -4,7 +4,7 @@
 //! removed or not.
 
 use command::Refusal;
-use stdx::{Prng, UnixMillis};
+use stdx::{Level, Prng, UnixMillis};
 
 use crate::collection::{Cell, Collection, Kind};
 use crate::keyspace::Keyspace;
@@ -78,9 +78,16 @@ impl<'a> Entry<'a> {
         self.value().type_name()
     }
 
-    /// The representation's name as OBJECT ENCODING prints it.
+    /// The representation's name as OBJECT ENCODING prints it: that of Redis 7.2, and at level 1 that of Redis 7.0,
+    /// which had no listpacks of sets and lists.
     pub fn encoding(&self) -> &'static str {
-        self.record.encoding()
+        let limits = self.keyspace.limits();
+        match self.record.value() {
+            _ if self.keyspace.level() == Level::FIRST => self.record.encoding(),
+            ValueRef::Set(set) => set.encoding_within(&limits),
+            ValueRef::List(list) if list.fits_listpack(limits.list_listpack_size) => "listpack",
+            _ => self.record.encoding(),
+        }
     }
 
     /// When the key ceases to exist.

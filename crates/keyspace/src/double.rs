@@ -120,7 +120,7 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    fn new(text: &[u8]) -> Self {
+    pub(crate) fn new(text: &[u8]) -> Self {
         let mut bytes = [0; 32];
         bytes[..text.len()].copy_from_slice(text);
         Self { bytes, len: text.len() as u8 }

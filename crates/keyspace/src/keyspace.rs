@@ -3,8 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use resp::{Args, Writer};
-use stdx::{Prng, UnixMillis, slot};
+use resp::{Args, Digits, Writer};
+use stdx::{Level, Levels, Prng, UnixMillis, slot};
 
 use crate::absence::{Absences, absent_since};
 use crate::access::AccessClock;
@@ -94,6 +94,8 @@ pub struct Keyspace {
     pub(crate) layout: Layout,
     pub(crate) notices: Notices,
     pub(crate) limits: Limits,
+    /// What replies go by. A checkpoint has none of it: the group knows.
+    level: Level,
     /// How often chance was asked since the latest change.
     draws: Cell<u64>,
     /// What was removed because it had expired.
@@ -204,6 +206,7 @@ impl Keyspace {
             layout,
             notices: Notices::default(),
             limits: Limits::default(),
+            level: Levels::KNOWN.highest,
             draws: Cell::new(0),
             expired: Expired::default(),
             lookups: Cell::default(),
@@ -220,6 +223,7 @@ impl Keyspace {
         new.hasher = self.hasher.clone();
         new.notices.wanted = self.notices.wanted;
         new.limits = self.limits;
+        new.level = self.level;
         new.elsewhere.clone_from(&self.elsewhere);
         new.lookups = self.lookups.clone();
         new.notices.awaited.clone_from(&self.notices.awaited);
@@ -240,6 +244,7 @@ impl Keyspace {
         writer: &mut Writer,
     ) {
         let moment = self.advance(moment);
+        writer.set_digits(self.digits());
         let result = match command.body {
             Body::Mutate(run) => run(&mut Edit::new(self, database, moment), args, writer),
             Body::Query(run) => run(&View::new(self, database, moment).counting(), args, writer),
@@ -257,6 +262,7 @@ impl Keyspace {
     #[inline]
     pub fn query(&self, database: u16, command: &DataCommand, args: Args<'_>, moment: Moment, writer: &mut Writer) {
         let Body::Query(run) = command.body else { panic!("{} is not a query", command.name) };
+        writer.set_digits(self.digits());
         // TOUCH is there to use keys.
         let is_silent = self.is_silent.get();
         if is_silent && command.name == "touch" {
@@ -647,6 +653,23 @@ impl Keyspace {
     /// keyspace.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
+    }
+
+    /// The level of the group that this is the data of; the highest that this version knows, unless it is told another.
+    #[inline]
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Sets it: to be done when the group's log says so, or in a scratch keyspace.
+    pub fn set_level(&mut self, level: Level) {
+        self.level = level;
+    }
+
+    /// At level 1 replies were those of Redis 7.0, and the replies to some requests are replicated data, too.
+    #[inline]
+    fn digits(&self) -> Digits {
+        if self.level == Level::FIRST { Digits::Seventeen } else { Digits::Shortest }
     }
 
     pub(crate) fn prng(&self, moment: Moment) -> Prng {

@@ -1,8 +1,9 @@
 //! Runs command lines against a keyspace, for the tests of commands.
 
 use resp::{Args, Protocol, Span, Writer};
+use stdx::Level;
 
-use crate::{Keyspace, Layout, Moment, Options, Tuning, resolve};
+use crate::{Keyspace, Layout, Moment, Options, Tuning, as_of_level_1, resolve};
 
 /// A keyspace and a clock that the test moves.
 pub(crate) struct Harness {
@@ -36,6 +37,7 @@ impl Harness {
         let Some(command) = resolve(args) else {
             panic!("no such command: {args:?}");
         };
+        let command = if self.keyspace.level() == Level::FIRST { as_of_level_1(command) } else { command };
         if !command.accepts(args.len()) {
             writer.error(&format!("ERR wrong number of arguments for '{}' command", command.name));
             return writer.into_bytes();

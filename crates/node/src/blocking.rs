@@ -795,6 +795,18 @@ impl Core {
         paused_count + self.waits.sessions.iter().filter(is_at_rest).count()
     }
 
+    /// Waits that end at some time, keys that are waited for, and those of them that consumers of groups wait for.
+    pub(crate) fn waits_counted(&self) -> (usize, usize, usize) {
+        let (mut keys, mut of_groups) = (BTreeSet::new(), BTreeSet::new());
+        for waiting in self.waits.sessions.iter().filter_map(|id| self.sessions.get(*id)?.waiting.as_ref()) {
+            keys.extend(waiting.keys.values().flatten());
+            if waiting.command.name == "xreadgroup" {
+                of_groups.extend(waiting.keys.values().flatten());
+            }
+        }
+        (self.waits.ends.len(), keys.len(), of_groups.len())
+    }
+
     /// When there is next something to claim for somebody.
     pub(crate) fn next_claim(&self) -> Option<Instant> {
         let from = self.groups.iter().flatten().filter_map(Group::claims_from).min()?;

@@ -230,7 +230,7 @@ impl Context {
             node,
             core,
             core_count,
-            memory: MemoryFacts { unused: Vec::new(), reported_bytes: 0, peak_bytes: 0 },
+            memory: MemoryFacts { unused: Vec::new(), reported_bytes: 0, peak_bytes: 0, startup_bytes: 0 },
             group_count,
             slots: Arc::new(SlotMap::even(group_count)),
             founds_groups,
@@ -635,6 +635,9 @@ impl Core {
                 // What is about to be freed is no reason to evict anything.
                 self.context.memory.reported_bytes = self.keyspace_bytes() + self.unused_bytes();
                 let used_bytes = self.context.host.report.used_memory_bytes;
+                if self.context.memory.startup_bytes == 0 {
+                    self.context.memory.startup_bytes = used_bytes;
+                }
                 self.context.memory.peak_bytes = self.context.memory.peak_bytes.max(used_bytes);
                 let Statistics { input_bytes, output_bytes, .. } = self.context.statistics;
                 let counts = [self.sessions.calls.total(), input_bytes, output_bytes];

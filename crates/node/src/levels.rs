@@ -15,7 +15,8 @@
 //! * a part of a group's state in checkpoints: behind the level in `parts!` of `state`;
 //! * a message between nodes, or a field of one: sent if [`Context::level`] has reached the level that brought it. By
 //!   then every node reads it;
-//! * what an item does: `State::level`.
+//! * what an item does: `State::level`; of a command, `keyspace::as_of_level_1`, and `Keyspace::set_level` for what it
+//!   answers, since groups keep answers.
 //!
 //! The *floor* of a node is the highest level of anything in its logs. Its host writes it into the directory before the
 //! first such entry, and has no link from then on to a node that does not know it. So whatever the leader of group 0

@@ -555,6 +555,9 @@ impl Settings {
             stream_block_bytes: count("stream-node-max-bytes"),
             stream_block_entries: count("stream-node-max-entries"),
             sparse_sketch_bytes: count("hll-sparse-max-bytes"),
+            set_listpack_entries: count("set-max-listpack-entries"),
+            set_listpack_value_bytes: count("set-max-listpack-value"),
+            list_listpack_size: self.number("list-max-listpack-size"),
             keeps_expired: self.import_mode,
         }
     }

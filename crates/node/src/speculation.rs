@@ -244,6 +244,7 @@ impl Speculation {
         entry.insert_entry_with_key(Arc::clone(&name), number);
         trace.touched.push(Touched { database, key: name, is_fresh: true, is_altered: false });
         self.scratch.set_limits(from.limits());
+        self.scratch.set_level(from.level());
         from.copy_key(database, key, moment, &mut self.scratch);
         false
     }

@@ -10,4 +10,4 @@ mod writer;
 pub use args::{Args, Span};
 pub use frame::{Frame, FrameDecoder, Malformed, ReplyScanner, Scanned, encode_request};
 pub use request::{BULK_BYTES_MAX, GLANCE_WORDS, Glance, Limits, Parsed, ProtocolError, RequestParser, glance};
-pub use writer::{Protocol, Writer};
+pub use writer::{Digits, Protocol, Writer};

@@ -10,6 +10,16 @@ pub enum Protocol {
     Resp3,
 }
 
+/// How many digits a number with a fraction is answered with. Who writes its text goes by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Digits {
+    /// As few as tell it from every other number: `0.1`.
+    #[default]
+    Shortest,
+    /// Seventeen: `0.10000000000000001`.
+    Seventeen,
+}
+
 /// Appends replies to a buffer in the protocol's form.
 ///
 /// Aggregates are announced by their length and followed by that many elements (a map by twice as many); the caller
@@ -18,17 +28,18 @@ pub enum Protocol {
 pub struct Writer {
     bytes: Vec<u8>,
     protocol: Protocol,
+    digits: Digits,
 }
 
 impl Writer {
     /// An empty writer.
     pub fn new(protocol: Protocol) -> Self {
-        Self { bytes: Vec::new(), protocol }
+        Self { bytes: Vec::new(), protocol, digits: Digits::default() }
     }
 
     /// A writer that goes on behind what `bytes` already holds.
     pub fn onto(bytes: Vec<u8>, protocol: Protocol) -> Self {
-        Self { bytes, protocol }
+        Self { bytes, protocol, digits: Digits::default() }
     }
 
     /// The protocol in which replies are written.
@@ -39,6 +50,17 @@ impl Writer {
     /// Writes in another protocol from here on.
     pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
+    }
+
+    /// How many digits numbers have.
+    pub fn digits(&self) -> Digits {
+        self.digits
+    }
+
+    /// Gives numbers so many digits from here on.
+    #[inline]
+    pub fn set_digits(&mut self, digits: Digits) {
+        self.digits = digits;
     }
 
     /// What has been written.
@@ -139,7 +161,7 @@ impl Writer {
         if value < 0 {
             self.bytes.push(b'-');
         }
-        self.digits(value.unsigned_abs());
+        self.decimal(value.unsigned_abs());
         self.end_line();
     }
 
@@ -228,7 +250,7 @@ impl Writer {
 
     fn header(&mut self, kind: u8, number: u64) {
         self.bytes.push(kind);
-        self.digits(number);
+        self.decimal(number);
         self.end_line();
     }
 
@@ -236,7 +258,7 @@ impl Writer {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    fn digits(&mut self, mut number: u64) {
+    fn decimal(&mut self, mut number: u64) {
         if number < 10 {
             self.bytes.push(b'0' + number as u8);
             return;

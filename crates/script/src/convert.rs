@@ -3,7 +3,6 @@
 use resp::Writer;
 
 use crate::lua::{Kind, Stack};
-use crate::number;
 
 /// Pushes the reply at the start of `bytes` and answers how long it is. It was written by this process.
 pub(crate) fn push_reply(stack: Stack, bytes: &[u8]) -> usize {
@@ -151,7 +150,7 @@ fn write_table(stack: Stack, depth: u32, writer: &mut Writer) {
     }
     stack.pop(1);
     if stack.raw_field(-1, "double") == Kind::Number {
-        writer.double_text(&number::general(stack.number(-1), 17));
+        writer.double_text(&stdx::decimal::shortest(stack.number(-1)));
         return stack.pop(1);
     }
     stack.pop(1);

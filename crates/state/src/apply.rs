@@ -511,6 +511,7 @@ impl State {
             Item::Rise(level) => {
                 let is_news = level > self.level;
                 self.level = self.level.max(level);
+                self.keyspace.set_level(self.level);
                 What::Risen { level: self.level, is_news }
             }
             Item::Moved(slot) => {

@@ -188,12 +188,13 @@ impl State {
             forgets_answers: false,
             recorder: None,
         };
-        new.mark_slots();
+        new.prepare_keyspace();
         new
     }
 
-    /// Tells the keyspace which slots other groups hold.
-    fn mark_slots(&mut self) {
+    /// Tells the keyspace what is derived: at which level it is, and which slots other groups hold.
+    fn prepare_keyspace(&mut self) {
+        self.keyspace.set_level(self.level);
         for slot in (0..SLOT_COUNT as u16).map(Slot) {
             self.keyspace.set_elsewhere(slot, self.slots.group_of_slot(slot) != self.group);
         }
@@ -235,7 +236,7 @@ impl State {
         assert!(known.contains(level), "a checkpoint written at level {level}, and this version knows {known}");
         assert!(reader.is_done(), "the state of a group has parts that this version does not know");
         self.applied = position;
-        self.mark_slots();
+        self.prepare_keyspace();
     }
 
     /// Takes over a checkpoint in place of all there is. Answers the keyspace that was there: to drop it at once may

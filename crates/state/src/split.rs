@@ -130,7 +130,7 @@ impl State {
             forgets_answers: self.forgets_answers,
             recorder: None,
         };
-        state.mark_slots();
+        state.prepare_keyspace();
         Some(SplitOff { born: Born { parent: self.group, index: self.applied.index }, state, moved })
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing here reads a clock, draws entropy or does I/O: time and chance are values that a host mints and hands in.
 
 pub mod crc64;
+pub mod decimal;
 pub mod leb128;
 pub mod level;
 pub mod log;

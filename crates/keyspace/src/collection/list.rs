@@ -17,6 +17,7 @@ use command::Refusal;
 use super::packed::{self, Head, Items};
 use super::{Cell, Collection, Form as PackedForm, Kind, Large, Shape};
 use crate::context::{Edit, View};
+use crate::rdb::listpack;
 use crate::record::allocated_bytes;
 use crate::tree::{Edge, Leaf, Rope};
 use crate::value::{CollectionValue, Kept, ValueRef};
@@ -422,6 +423,23 @@ impl<'a> List<'a> {
 
     pub(crate) fn encoding(&self) -> &'static str {
         "quicklist"
+    }
+
+    /// True if Redis would keep the list in one listpack: with a positive limit at most so many items of 8 KiB in all,
+    /// otherwise 4, 8, 16, 32 or 64 KiB (-1 to -5).
+    pub(crate) fn fits_listpack(&self, size_max: i64) -> bool {
+        const SAFE_BYTES: usize = 8 << 10;
+        let (bytes_max, len_max) = match size_max {
+            0.. => (SAFE_BYTES, size_max.max(1) as usize),
+            -5..=-1 => (2 << 10 << size_max.unsigned_abs(), usize::MAX),
+            _ => (64 << 10, usize::MAX),
+        };
+        let mut elements = Vec::new();
+        self.len() <= len_max.min(bytes_max)
+            && self.iter().all(|item| {
+                listpack::put(&mut elements, item);
+                listpack::FRAME_BYTES + elements.len() <= bytes_max
+            })
     }
 
     /// Number of items; never 0 in a keyspace.

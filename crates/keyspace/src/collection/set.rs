@@ -3,7 +3,8 @@
 //! While all members are integers and there are not too many, the set is these numbers in rising order, as Redis's
 //! intset: `width u8 (2, 4 or 8), numbers of that width, little-endian`. The width fits the widest number that was ever
 //! a member. A small set of other members is packed in the order in which they came; a large one is a tree in the order
-//! of the members' places. Both are what Redis calls a hash table, so no limit of its configuration divides them.
+//! of the members' places. The limits are those that Redis has for its listpacks unless it is configured; other limits
+//! (`set-max-listpack-entries`, `set-max-listpack-value`) change only the name that `OBJECT ENCODING` tells.
 
 use std::fmt;
 
@@ -201,10 +202,31 @@ impl<'a> Set<'a> {
         Self(Form::Large(members))
     }
 
+    /// How Redis 7.0 would call the representation.
     pub(crate) fn encoding(&self) -> &'static str {
         match self.0 {
             Form::Integers(_) => "intset",
             Form::Packed(_) | Form::Large(_) => "hashtable",
+        }
+    }
+
+    /// How Redis 7.2 would call it with these limits. How the set is kept does not depend on those of listpacks, so a
+    /// set that is large here is one there, too, unless more would still be small. Too many integers for an intset
+    /// become a hash table there, and no listpack.
+    pub(crate) fn encoding_within(&self, limits: &Limits) -> &'static str {
+        let (len_max, bytes_max) = (limits.set_listpack_entries, limits.set_listpack_value_bytes);
+        let is_usual = len_max <= PACKED_LEN_MAX as u64 && bytes_max <= PACKED_MEMBER_BYTES_MAX as u64;
+        let len = self.len() as u64;
+        match self.0 {
+            Form::Integers(_) => "intset",
+            Form::Large(_) if is_usual => "hashtable",
+            _ if len > len_max => "hashtable",
+            Form::Packed(_) | Form::Large(_) => {
+                let is_short = |member: Str<'_>| member.len() as u64 <= bytes_max;
+                let is_integer = |member: Str<'_>| canonical_integer(member.to_bytes(&mut ItoaBuffer::new())).is_some();
+                let had_integers = len > limits.set_integers && self.iter().all(is_integer);
+                if !had_integers && self.iter().all(is_short) { "listpack" } else { "hashtable" }
+            }
         }
     }
 

@@ -126,7 +126,7 @@ fn estimate(view: &View<'_>, args: Args<'_>) -> Result<u64, Refusal> {
 }
 
 /// PFCOUNT as it was at level 1: it keeps a new estimate in the string, on every replica, and so is logged.
-static PFCOUNT_OF_LEVEL_1: DataCommand = DataCommand { body: Body::Mutate(pfcount_keeping), ..PFCOUNT };
+pub(super) static PFCOUNT_OF_LEVEL_1: DataCommand = DataCommand { body: Body::Mutate(pfcount_keeping), ..PFCOUNT };
 
 fn pfcount_keeping(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let number = estimate(&edit.reading(), args)?;
@@ -139,13 +139,6 @@ fn pfcount_keeping(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> 
     }
     writer.integer(number as i64);
     Ok(())
-}
-
-/// The command as it was at level 1, for what is logged there.
-#[inline]
-pub fn as_of_level_1(command: &'static DataCommand) -> &'static DataCommand {
-    let is_it = matches!(command.body, Body::Query(_)) && command.name == PFCOUNT.name;
-    if is_it { &PFCOUNT_OF_LEVEL_1 } else { command }
 }
 
 const PFMERGE: DataCommand = DataCommand {

@@ -14,6 +14,9 @@ mod release;
 use command::Refusal;
 use resp::Writer;
 
+pub(super) use add::XSETID_OF_LEVEL_1;
+pub(super) use group::{CREATE_OF_LEVEL_1, SETID_OF_LEVEL_1};
+
 use super::DataCommand;
 use crate::collection::stream::block::Entry;
 use crate::collection::stream::{Direction, Id, Stream};

@@ -478,6 +478,68 @@ fn encodings_are_named_as_redis_names_them() {
 }
 
 #[test]
+fn small_sets_and_lists_are_listpacks_by_the_limits_that_are_configured() {
+    let mut keyspace = keyspace(Layout::Slots);
+    let mut run = |line: &str| {
+        let (mut buffer, mut spans) = (Vec::new(), Vec::new());
+        for word in line.split(' ') {
+            let start = buffer.len() as u32;
+            buffer.extend_from_slice(word.as_bytes());
+            spans.push(resp::Span { start, end: buffer.len() as u32 });
+        }
+        let (args, mut writer) = (Args::new(&buffer, &spans), Writer::default());
+        keyspace.mutate(0, crate::resolve(args).unwrap(), args, at(1), &mut writer);
+    };
+    let many = |count: usize, start: &str| (0..count).map(|nth| format!(" {start}{nth}")).collect::<String>();
+    run("sadd integers 1 2 3");
+    run("sadd few 1 2 a");
+    run(&format!("sadd hundred{}", many(100, "m")));
+    run(&format!("sadd full{}", many(128, "m")));
+    run(&format!("sadd many{}", many(129, "m")));
+    run(&format!("sadd long {}", "x".repeat(65)));
+    run(&format!("sadd numbers{}", many(513, "")));
+    run("rpush short a 1");
+    run(&format!("rpush page {} {}", "x".repeat(4_000), "x".repeat(4_000)));
+    run(&format!("rpush pages {} {}", "x".repeat(4_100), "x".repeat(4_100)));
+    let names = |keyspace: &Keyspace, keys: &[&str]| {
+        let view = keyspace.view(0, at(1));
+        keys.iter().map(|key| view.peek(key.as_bytes()).unwrap().encoding()).collect::<Vec<_>>().join(" ")
+    };
+    let (sets, lists) = (["integers", "few", "hundred", "full", "many", "long", "numbers"], ["short", "page", "pages"]);
+    assert_eq!(names(&keyspace, &sets), "intset listpack listpack listpack hashtable hashtable hashtable");
+    assert_eq!(names(&keyspace, &lists), "listpack listpack quicklist");
+
+    let limits = Limits { set_listpack_entries: 100, list_listpack_size: 1, ..Limits::default() };
+    keyspace.set_limits(limits);
+    assert_eq!(names(&keyspace, &sets), "intset listpack listpack hashtable hashtable hashtable hashtable");
+    assert_eq!(names(&keyspace, &lists), "quicklist quicklist quicklist");
+    let more = Limits { set_listpack_entries: 1_000, set_listpack_value_bytes: 65, list_listpack_size: -5, ..limits };
+    keyspace.set_limits(more);
+    // Too many integers became a hash table, and stay one.
+    assert_eq!(names(&keyspace, &sets), "intset listpack listpack listpack listpack listpack hashtable");
+    assert_eq!(names(&keyspace, &lists), "listpack listpack listpack");
+
+    // They are in the log and in a checkpoint.
+    for limits in [limits, Limits { keeps_expired: true, ..more }] {
+        let mut written = Vec::new();
+        limits.write(&mut written);
+        assert_eq!(Limits::read(&written), Some(limits));
+        keyspace.set_limits(limits);
+        let mut records = Vec::new();
+        keyspace.begin_checkpoint();
+        while !keyspace.checkpoint_step(1_000, &mut records) {}
+        let mut restored = keyspace.new_like();
+        restored.set_limits(Limits::default());
+        restored.restore(&records).expect("sound");
+        assert_eq!(restored.limits(), limits);
+    }
+
+    keyspace.set_level(Level::FIRST);
+    assert_eq!(names(&keyspace, &sets), "intset hashtable hashtable hashtable hashtable hashtable hashtable");
+    assert_eq!(names(&keyspace, &lists), "quicklist quicklist quicklist");
+}
+
+#[test]
 fn a_keyspace_can_be_given_to_another_thread() {
     fn is_send<T: Send>() {}
     is_send::<Keyspace>();

@@ -1,7 +1,8 @@
 //! A keyspace to talk to.
 
-use keyspace::{Body, Keyspace, Layout, Moment, Options, Tuning, resolve};
+use keyspace::{Body, Keyspace, Layout, Moment, Options, Tuning, as_of_level_1, resolve};
 use resp::{Args, Frame, FrameDecoder, Protocol, Span, Writer};
+use stdx::Level;
 
 /// A keyspace, and the clock by which it lives.
 pub struct Local {
@@ -16,7 +17,15 @@ pub struct Local {
 }
 
 impl Local {
+    /// One that is compared with Redis 7.0: it is at level 1, where replies are like that.
     pub fn new() -> Self {
+        let mut local = Self::newer();
+        local.keyspace.set_level(Level::FIRST);
+        local
+    }
+
+    /// One with all that is newer.
+    pub fn newer() -> Self {
         let options = Options { databases: 16, hash_seed: 7, layout: Layout::Slots, tuning: Tuning::default() };
         Self {
             keyspace: Keyspace::new(options),
@@ -49,6 +58,7 @@ impl Local {
         let args = Args::new(&buffer, &spans);
         let mut writer = Writer::new(self.protocol);
         let command = resolve(args).unwrap_or_else(|| panic!("no such command: {args:?}"));
+        let command = if self.keyspace.level() == Level::FIRST { as_of_level_1(command) } else { command };
         self.seed += 1;
         let moment = Moment::at(self.now_ms, self.seed);
         match command.body {

@@ -8,8 +8,9 @@
 //!
 //! Each `#` line begins a story in an empty keyspace. `wait 20ms` lets time pass. A reply is written as redis-cli shows
 //! it, lists in brackets. A story with a title that begins with `Since` and a version after 7.0 is not told to the
-//! reference, which is a Redis 7.0. With `UPDATE_EXPECT=1` the files are written again from what the *reference*
-//! replies; commit that only when it is understood.
+//! reference, which is a Redis 7.0; it is told to a keyspace of the newest level, and others to one of level 1. With
+//! `UPDATE_EXPECT=1` the files are written again from what the *reference* replies; commit that only when it is
+//! understood.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -82,7 +83,7 @@ fn stories_hold_in_a_keyspace() {
         let mut local = Local::new();
         for (number, line) in text.lines().enumerate() {
             match Line::parse(line) {
-                Line::Title { .. } => local = Local::new(),
+                Line::Title { is_newer } => local = if is_newer { Local::newer() } else { Local::new() },
                 Line::Blank => {}
                 Line::Wait(time) => local.now_ms += time.as_millis() as i64,
                 Line::Call { command, expected } => {

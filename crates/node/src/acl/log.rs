@@ -83,14 +83,22 @@ impl Entry {
 pub struct AclLog {
     entries: VecDeque<Entry>,
     next_id: u64,
+    counts: [u64; 4],
 }
 
 impl AclLog {
     /// Notes a denial; the oldest is forgotten when there are more than `count_max`.
     pub fn push(&mut self, entry: Entry, count_max: usize) {
+        let place = ["auth", "command", "key", "channel"].iter().position(|reason| *reason == entry.reason);
+        self.counts[place.expect("a reason of these")] += 1;
         join(&mut self.entries, Entry { id: self.next_id, ..entry });
         self.next_id += 1;
         self.entries.truncate(count_max);
+    }
+
+    /// How often logins, commands, keys and channels were denied since the start.
+    pub fn counts(&self) -> [u64; 4] {
+        self.counts
     }
 
     /// All that are remembered.

@@ -268,6 +268,13 @@ fn write_clients(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     let waiting: u64 = figures.iter().map(|figures| figures.waiting_count).sum();
     line("blocked_clients", &waiting);
     line("tracking_clients", &figures.iter().map(|figures| figures.tracking.0).sum::<usize>());
+    let sum = |field: fn(&Figures) -> usize| figures.iter().map(field).sum::<usize>();
+    line("pubsub_clients", &sum(|figures| figures.listening_count));
+    line("watching_clients", &sum(|figures| figures.watching.0));
+    line("clients_in_timeout_table", &sum(|figures| figures.waits.0));
+    line("total_watched_keys", &sum(|figures| figures.watching.1));
+    line("total_blocking_keys", &sum(|figures| figures.waits.1));
+    line("total_blocking_keys_on_nokey", &sum(|figures| figures.waits.2));
 }
 
 fn write_memory(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
@@ -284,6 +291,7 @@ fn write_memory(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     line("used_memory_peak", &peak);
     line("used_memory_peak_human", &human(peak));
     line("used_memory_peak_perc", &format!("{:.2}%", used as f64 * 100.0 / peak.max(1) as f64));
+    line("used_memory_startup", &core.memory.startup_bytes);
     line("used_memory_overhead", &used.saturating_sub(keyspaces));
     line("used_memory_dataset", &keyspaces);
     line("used_memory_dataset_perc", &format!("{:.2}%", keyspaces as f64 * 100.0 / used.max(1) as f64));
@@ -301,6 +309,7 @@ fn write_memory(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     line("used_memory_vm_total_human", &human(lua));
     line("used_memory_scripts", &cached);
     line("used_memory_scripts_human", &human(cached));
+    line("used_memory_functions", &0);
     line("total_system_memory", &report.system_memory_bytes);
     line("total_system_memory_human", &human(report.system_memory_bytes));
     line("maxmemory", &settings.maxmemory_bytes);
@@ -321,6 +330,9 @@ fn write_memory(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     line("mem_not_counted_for_evict", &0);
     let waiting: u64 = report.links.iter().map(|link| link.waiting_bytes).sum();
     line("mem_total_replication_buffers", &waiting);
+    // The backlog is on disk, and followers read it there.
+    line("mem_replication_backlog", &0);
+    line("mem_clients_slaves", &0);
     line("mem_clients_normal", &figures.iter().map(|figures| figures.session_bytes).sum::<u64>());
     line("mem_cluster_links", &waiting);
     line("mem_aof_buffer", &report.journal.queue_bytes);
@@ -350,6 +362,8 @@ fn write_stats(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     line("total_net_repl_output_bytes", &report.links.iter().map(|link| link.sent_bytes).sum::<u64>());
     line("instantaneous_input_kbps", &kilobytes(rate(1)));
     line("instantaneous_output_kbps", &kilobytes(rate(2)));
+    line("instantaneous_input_repl_kbps", &"0.00");
+    line("instantaneous_output_repl_kbps", &"0.00");
     line("rejected_connections", &report.rejected_count);
     line("core_wakes", &report.core_wake_count);
     line("core_helps", &report.core_help_count);
@@ -358,8 +372,16 @@ fn write_stats(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     let percent = |per_mille: u64| format!("{:.1}", per_mille as f64 / 10.0);
     line("hottest_key_core_percent", &percent(time));
     line("hottest_key_calls_percent", &percent(calls));
+    // Replicas of other kinds: copies, streams that went on, and requests for what was no longer kept.
+    line("sync_full", &report.following.copy_count);
+    line("sync_partial_ok", &report.following.continued_count);
+    line("sync_partial_err", &0);
     line("expired_keys", &groups_of(figures).map(|group| group.removals.expired).sum::<u64>());
     line("expired_subkeys", &groups_of(figures).map(|group| group.removals.expired_fields).sum::<u64>());
+    // Keys are removed by their deadlines, in order, and not by looking at some of them for a share of the time.
+    line("expired_stale_perc", &"0.00");
+    line("expired_time_cap_reached_count", &0);
+    line("expire_cycle_cpu_milliseconds", &0);
     line("evicted_keys", &groups_of(figures).map(|group| group.evicted_count).sum::<u64>());
     line("evicted_clients", &sum.evicted_count);
     line("request_ids", &groups_of(figures).map(|group| group.request_id_count).sum::<u64>());
@@ -379,7 +401,12 @@ fn write_stats(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     line("tracking_total_items", &figures.iter().map(|figures| figures.tracking.2).sum::<usize>());
     let prefixes: BTreeSet<_> = figures.iter().flat_map(|figures| &figures.prefixes).collect();
     line("tracking_total_prefixes", &prefixes.len());
+    line("client_query_buffer_limit_disconnections", &0);
     line("client_output_buffer_limit_disconnections", &sum.cut_count);
+    for (nth, of) in ["auth", "cmd", "key", "channel"].into_iter().enumerate() {
+        let denied = figures.iter().map(|figures| figures.denials[nth]).sum::<u64>();
+        line(&format!("acl_access_denied_{of}"), &denied);
+    }
     line("unauthenticated_disconnections", &sum.unauthenticated_count);
     line("http_disconnections", &sum.http_count);
     line("replica_reads", &sum.near_read_count);
@@ -390,6 +417,17 @@ fn write_stats(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     line("slave_expires_tracked_keys", &0);
     for counted in ["hits", "misses", "key_hits", "key_misses"] {
         line(&format!("active_defrag_{counted}"), &0);
+    }
+    for of in [
+        "total_eviction_exceeded_time",
+        "current_eviction_exceeded_time",
+        "total_active_defrag_time",
+        "current_active_defrag_time",
+        "dump_payload_sanitizations",
+        "reply_buffer_shrinks",
+        "reply_buffer_expands",
+    ] {
+        line(of, &0);
     }
     line("total_error_replies", &total_errors(figures).values().sum::<u64>());
     line("total_reads_processed", &sum.read_count);

@@ -307,6 +307,15 @@ pub struct Figures {
     pub names: [Vec<Vec<u8>>; 3],
     /// Of these, sessions that wait for data.
     pub waiting_count: u64,
+    /// Waits that end at some time, the keys that are waited for, and those of them that are waited for by consumers
+    /// of a group, who are also woken if the key goes.
+    pub waits: (usize, usize, usize),
+    /// Sessions that watch keys, and these keys.
+    pub watching: (usize, usize),
+    /// Sessions that listen to channels.
+    pub listening_count: usize,
+    /// What was denied: logins, commands, keys, channels.
+    pub denials: [u64; 4],
     /// Keys, keys with a deadline, the mean time to live in milliseconds, and hashes of which a field has a deadline,
     /// by database.
     pub databases: Vec<(u64, u64, u64, u64)>,

@@ -365,7 +365,7 @@ fn memory_stats(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer
     let mut lines = vec![
         ("peak.allocated", Count(peak)),
         ("total.allocated", Count(used)),
-        ("startup.allocated", Count(0)),
+        ("startup.allocated", Count(core.memory.startup_bytes)),
         ("replication.backlog", Count(0)),
         ("clients.slaves", Count(0)),
         ("clients.normal", Count(sum(|figures| figures.session_bytes))),
@@ -561,7 +561,7 @@ pub(super) const WAIT: ControlCommand = ControlCommand {
     group: Group::Generic,
     summary: "Waits until enough others hold this connection's writes, or the time is up, and returns how many do.",
     syntax: "numreplicas timeout",
-    flags: &[Flag::Noscript],
+    flags: &[Flag::Blocking],
     categories: &["@connection"],
     tips: &["request_policy:all_shards", "response_policy:agg_min"],
     ..plain(
@@ -580,7 +580,7 @@ pub(super) const WAITAOF: ControlCommand = ControlCommand {
     group: Group::Generic,
     summary: "Returns whether this connection's writes are on disk here, and on how many others.",
     syntax: "numlocal numreplicas timeout",
-    flags: &[Flag::Noscript],
+    flags: &[Flag::Blocking],
     categories: &["@connection"],
     tips: &["request_policy:all_shards", "response_policy:agg_min"],
     ..plain(

@@ -63,6 +63,14 @@ impl Core {
             names: [Kind::Channel, Kind::Pattern, Kind::Shard]
                 .map(|kind| self.context.pubsub.names(kind).map(<[u8]>::to_vec).collect()),
             waiting_count: self.waiting_count() as u64,
+            waits: self.waits_counted(),
+            watching: {
+                let watches = self.sessions.iter().flat_map(|session| &session.watches);
+                let keys: BTreeSet<_> = watches.map(|watch| (watch.database, &watch.key)).collect();
+                (self.sessions.iter().filter(|session| !session.watches.is_empty()).count(), keys.len())
+            },
+            listening_count: self.sessions.iter().filter(|session| session.is_subscribed()).count(),
+            denials: self.context.access.log.counts(),
             databases,
             keyspace_bytes: self.keyspace_bytes(),
             reported_keyspace_bytes: self.context.memory.reported_bytes,

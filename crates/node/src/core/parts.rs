@@ -126,6 +126,8 @@ pub struct MemoryFacts {
     pub(crate) reported_bytes: u64,
     /// The most memory that the host has reported.
     pub(crate) peak_bytes: u64,
+    /// What it reported first.
+    pub(crate) startup_bytes: u64,
 }
 
 /// Who may do what, and what was denied.

@@ -1,7 +1,7 @@
 //! Batches: gathered, proposed as one entry each, appended, and failed where another leader has taken over.
 
 use stdx::log::{Entry, EntryKind};
-use stdx::{Prng, UnixMillis};
+use stdx::{Level, Prng, UnixMillis};
 
 use journal::Append;
 use keyspace::{Limits, Moment};
@@ -16,6 +16,9 @@ use crate::letter::Origin;
 use crate::limits;
 use crate::outlet::Outlet;
 use crate::settings::AppendFsync;
+
+/// Before, which sets and lists are called listpacks was no part of the log.
+const LEVEL_OF_NAMES: Level = Level(2);
 
 impl Group {
     /// Adds the removal of a key chosen for eviction; false if it is under way already.
@@ -56,14 +59,19 @@ impl Group {
     }
 
     /// Raises the level of the group.
-    pub(crate) fn rise(&mut self, level: stdx::Level) {
+    pub(crate) fn rise(&mut self, level: Level) {
         self.wanted.level_logged = level;
         self.leader.builder.rise(level);
         self.leader.waiters.push(Waiter::Silent);
+        // Some of them could not be said before.
+        self.log_limits();
     }
 
     pub(super) fn log_limits(&mut self) {
-        let limits = Limits { keeps_expired: self.is_in_import_mode(), ..self.wanted.limits };
+        let mut limits = Limits { keeps_expired: self.is_in_import_mode(), ..self.wanted.limits };
+        if self.level_to_log() < LEVEL_OF_NAMES {
+            limits = limits.with_usual_names();
+        }
         if self.is_serving && limits != self.wanted.limits_logged {
             self.wanted.limits_logged = limits;
             self.leader.builder.limits(&limits);

@@ -211,6 +211,8 @@ pub static TABLE: &[Parameter] = &[
     fixed("sentinel-port", "0", Kind::Integer(0, 65535)),
     fixed("server_cpulist", "", Kind::Text),
     shared("set-max-intset-entries", "512", Kind::Integer(0, i64::MAX)),
+    shared("set-max-listpack-entries", "128", Kind::Integer(0, i64::MAX)),
+    shared("set-max-listpack-value", "64", Kind::Integer(0, i64::MAX)),
     fixed("set-proc-title", "yes", Kind::YesNo),
     free("shutdown-on-sigint", "default", Kind::Choice(&["default", "save", "nosave", "now", "force"])),
     free("shutdown-on-sigterm", "default", Kind::Choice(&["default", "save", "nosave", "now", "force"])),

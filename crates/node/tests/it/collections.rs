@@ -45,6 +45,62 @@ fn limits_of_forms_hold_for_what_comes_after_on_every_core() {
 }
 
 #[test]
+fn what_is_called_a_listpack_is_configured_and_told_alike_everywhere() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        let other = host.connect(host.core_count() - 1);
+        for key in ["a", "b", "c", "d"] {
+            assert_eq!(host.run(client, &format!("SADD s{key} x y z")), ":3");
+            assert_eq!(host.run(client, &format!("RPUSH l{key} x y z")), ":3");
+            assert_eq!(encoding(host, client, &format!("s{key}")), "listpack");
+            assert_eq!(encoding(host, client, &format!("l{key}")), "listpack");
+        }
+        assert_eq!(host.run(client, "CONFIG GET set-max-listpack-value"), "*2 $22 set-max-listpack-value $2 64");
+        assert_eq!(host.run(other, "CONFIG SET set-max-listpack-entries 2 list-max-ziplist-size 2"), "+OK");
+        assert_eq!(host.run(client, "CONFIG GET list-max-listpack-size"), "*2 $22 list-max-listpack-size $1 2");
+        for key in ["a", "b", "c", "d"] {
+            assert_eq!(encoding(host, client, &format!("s{key}")), "hashtable");
+            assert_eq!(encoding(host, client, &format!("l{key}")), "quicklist");
+            assert!(host.run(client, &format!("DEBUG OBJECT l{key}")).contains(" encoding:quicklist "));
+        }
+        // A transaction over cores computes elsewhere, and by the same limits.
+        for line in ["MULTI", "SPOP sa", "RPOP lb", "OBJECT ENCODING sa", "OBJECT ENCODING lb", "OBJECT ENCODING lc"] {
+            host.run(client, line);
+        }
+        assert!(host.run(client, "EXEC").ends_with("$8 listpack $8 listpack $9 quicklist"));
+        let script = "EVAL \"return redis.call('OBJECT', 'ENCODING', KEYS[1])\" 1";
+        assert_eq!(host.run(client, &format!("{script} lc")), "$9 quicklist");
+        assert_eq!(host.run(client, &format!("{script} lb")), "$8 listpack");
+        assert_eq!(
+            host.run(client, "CONFIG SET set-max-listpack-entries many"),
+            "-ERR CONFIG SET failed (possibly related to argument 'set-max-listpack-entries') - argument couldn't be parsed into an integer"
+        );
+        assert_eq!(host.run(client, "CONFIG SET set-max-listpack-value 0"), "+OK");
+        assert_eq!(encoding(host, client, "sa"), "hashtable");
+    });
+}
+
+#[test]
+fn scores_have_no_more_digits_than_needed_wherever_they_are_answered() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        assert_eq!(host.run(client, "ZADD z 0.1 a 3.3 b 1e20 c"), ":3");
+        assert_eq!(host.run(client, "ZSCORE z a"), "$3 0.1");
+        assert_eq!(host.run(client, "ZINCRBY z 0.2 b"), "$3 3.5");
+        let script = "EVAL \"return redis.call('ZSCORE', KEYS[1], 'a')\" 1 z";
+        assert_eq!(host.run(client, script), "$3 0.1");
+        for line in ["MULTI", "SET other 1", "ZSCORE z a", "ZADD z INCR 0.5 a"] {
+            host.run(client, line);
+        }
+        assert_eq!(host.run(client, "EXEC"), "*3 +OK $3 0.1 $3 0.6");
+        host.run(client, "HELLO 3");
+        assert_eq!(host.run(client, "ZSCORE z c"), ",1e+20");
+        let script = "EVAL \"redis.setresp(3) return redis.call('ZSCORE', KEYS[1], 'a')\" 1 z";
+        assert_eq!(host.run(client, script), ",0.6");
+    });
+}
+
+#[test]
 fn a_sort_never_overlooks_a_key_that_lives_on_another_core() {
     everywhere(|host| {
         let client = host.connect(0);

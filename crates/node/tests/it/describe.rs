@@ -78,6 +78,8 @@ const DIFFERENT: &[(&str, &str, &str)] = &[
     ("brpoplpush", "flags", "as above"),
     ("bzpopmax", "flags", "as above"),
     ("bzpopmin", "flags", "as above"),
+    ("wait", "flags", "as above, and it is told to block"),
+    ("wait", "categories", "as above"),
     ("acl|deluser", "tips", "7.2: where clients of a cluster send it, and what they make of the answers"),
     ("acl|save", "tips", "as above"),
     ("acl|setuser", "tips", "as above"),

@@ -117,7 +117,7 @@ fn values_become_replies() {
         ("return {1,2.7,'a',true,false,nil,4}", "*5 :1 :2 a :1 $-1"),
         ("return {ok='fine'}", "+fine"),
         ("return {err='boo'}", "-boo"),
-        ("return {double=0.1}", "0.10000000000000001"),
+        ("return {double=0.1}", "0.1"),
         ("return {map={a=1}}", "*2 a :1"),
         ("return {set={a=true}}", "*1 a"),
         ("return KEYS", "*1 key"),

@@ -68,6 +68,7 @@ const THREADS: &str = "the number of threads that serve clients follows the load
 const DEBUGGING: &str = "this is for developers of Redis";
 const SHUTDOWN: &str = "every stop is orderly and loses nothing";
 const ENCODING: &str = "this collection has one encoding here";
+const NAME: &str = "only the name that OBJECT ENCODING tells depends on it";
 const PROTECTED: &str = "users decide who may do what: `user default … -debug`, for instance";
 
 /// All directives that are not simply obeyed, by name.
@@ -173,9 +174,9 @@ pub static DIRECTIVES: &[Directive] = &[
     without("lazyfree-lazy-user-del", &[], LAZY),
     without("lazyfree-lazy-user-flush", &[], LAZY),
     without("list-compress-depth", &[], ENCODING),
-    without("list-max-listpack-size", &[], ENCODING),
+    told("list-max-listpack-size", &[], NAME),
     without("list-max-ziplist-entries", &[], ENCODING),
-    without("list-max-ziplist-size", &[], ENCODING),
+    told("list-max-ziplist-size", &[], NAME),
     without("list-max-ziplist-value", &[], ENCODING),
     without("loading-process-events-interval-bytes", &[], DEBUGGING),
     refused(
@@ -231,8 +232,8 @@ pub static DIRECTIVES: &[Directive] = &[
     refused("sentinel", &[], "this belongs to a Sentinel: nodes answer its clients with `sentinel-port 26379`"),
     without("server-cpulist", &[], PROCESSORS),
     without("server_cpulist", &[], PROCESSORS),
-    without("set-max-listpack-entries", &[], "small sets of strings have one encoding here"),
-    without("set-max-listpack-value", &[], "small sets of strings have one encoding here"),
+    told("set-max-listpack-entries", &[], NAME),
+    told("set-max-listpack-value", &[], NAME),
     without("set-proc-title", &[], "the title of the process is its command line"),
     without("shutdown-on-sigint", &[], SHUTDOWN),
     without("shutdown-on-sigterm", &[], SHUTDOWN),

@@ -54,7 +54,7 @@ fn a_set_in_any_form_is_one_of_a_naive_set() {
         }
         assert_eq!(harness.run("EXISTS s"), ":0\r\n");
     }
-    assert_eq!(encodings, ["hashtable", "intset"].map(str::to_owned).into());
+    assert_eq!(encodings, ["hashtable", "intset", "listpack"].map(str::to_owned).into());
 }
 
 #[test]

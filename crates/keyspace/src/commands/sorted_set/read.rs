@@ -7,7 +7,7 @@ use super::write_score;
 use crate::commands::arguments::is;
 use crate::commands::key_specs::key_at;
 use crate::commands::scan::Step;
-use crate::commands::{Body, DataCommand};
+use crate::commands::{Body, DataCommand, print_double};
 use crate::{ItoaBuffer, View, double};
 
 pub(super) const ZCARD: DataCommand = DataCommand {
@@ -184,13 +184,14 @@ fn zscan(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Ref
         return Ok(());
     };
     let mut step = Step::new(args, writer)?;
+    let digits = writer.digits();
     let next = set.scan(cursor, step.count(), |member, score| {
         if step.selects(member) {
             step.push(member);
             // Redis keeps packed integers as such and shows all their digits.
             match double::exact_integer(score).filter(|_| set.is_packed()) {
                 Some(integer) => step.push(ItoaBuffer::new().format(integer)),
-                None => step.push(double::print(score).as_bytes()),
+                None => step.push(print_double(score, digits).as_bytes()),
             }
         }
     });

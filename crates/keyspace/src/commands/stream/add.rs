@@ -327,7 +327,21 @@ pub(super) const XSETID: DataCommand = DataCommand {
     ..ON_STREAM
 };
 
+/// XSETID before it looked at what has been deleted.
+pub(crate) const XSETID_OF_LEVEL_1: DataCommand =
+    DataCommand { body: Body::Mutate(|edit, args, writer| xsetid_with(edit, args, writer, |_| Id::MIN)), ..XSETID };
+
 fn xsetid(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    xsetid_with(edit, args, writer, |head| head.deleted_max)
+}
+
+/// The last id may not become less than `least` of what the stream remembers.
+fn xsetid_with(
+    edit: &mut Edit<'_>,
+    args: Args<'_>,
+    writer: &mut Writer,
+    least: fn(&Head) -> Id,
+) -> Result<(), Refusal> {
     let last = strict_id(args.at(2), 0)?;
     let (mut added, mut deleted_max) = (None, Id::MIN);
     for index in (3..args.len()).step_by(2) {
@@ -348,6 +362,9 @@ fn xsetid(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
     }
     let key = args.at(1);
     let stream = edit.view().stream(key)?.ok_or(Refusal::NO_SUCH_KEY)?;
+    if last < least(&stream.head()) {
+        return Err(Refusal::new("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id"));
+    }
     if stream.last_entry().is_some_and(|entry| last < entry) {
         return Err(Refusal::new("ERR The ID specified in XSETID is smaller than the target stream top item"));
     }

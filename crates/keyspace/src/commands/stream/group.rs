@@ -48,6 +48,14 @@ const SETID: DataCommand = DataCommand {
     ..CREATE
 };
 
+/// CREATE before it bounded what a group is told to have read.
+pub(crate) const CREATE_OF_LEVEL_1: DataCommand =
+    DataCommand { body: Body::Mutate(|edit, args, writer| create_with(edit, args, writer, |read, _| read)), ..CREATE };
+
+/// SETID before it did.
+pub(crate) const SETID_OF_LEVEL_1: DataCommand =
+    DataCommand { body: Body::Mutate(|edit, args, writer| set_id_with(edit, args, writer, |read, _| read)), ..SETID };
+
 const DESTROY: DataCommand = DataCommand {
     name: "destroy",
     summary: "Removes a group with its consumers.",
@@ -125,6 +133,14 @@ struct Options {
     read: Option<u64>,
 }
 
+/// How many entries a group is to have read, of all that were ever added, by what was said.
+type Bound = fn(Option<u64>, u64) -> Option<u64>;
+
+/// No more than were added, as in Redis 8.
+fn bounded(read: Option<u64>, added: u64) -> Option<u64> {
+    read.map(|read| read.min(added))
+}
+
 impl Options {
     fn parse(args: Args<'_>, is_create: bool) -> Result<Self, Refusal> {
         let mut options = Self::default();
@@ -160,6 +176,10 @@ fn check_group(edit: &Edit<'_>, key: &[u8], group: &[u8]) -> Result<(), Refusal>
 }
 
 fn create(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    create_with(edit, args, writer, bounded)
+}
+
+fn create_with(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer, bound: Bound) -> Result<(), Refusal> {
     /// MKSTREAM and ENTRIESREAD once each.
     const WORDS_MAX: usize = 8;
     let (key, name) = (args.at(2), args.at(3));
@@ -175,16 +195,21 @@ fn create(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
         b"$" => stream.map_or(Id::MIN, |stream| stream.head().last),
         word => strict_id(word, 0)?,
     };
+    let added = stream.map_or(0, |stream| stream.head().added);
     if stream.is_some_and(|stream| stream.group(name).is_some()) {
         return Err(Refusal::new("BUSYGROUP Consumer Group name already exists"));
     }
-    edit.modify_stream(key, |stream| stream.change().add_group(Group::new(name, last, options.read)))?;
+    edit.modify_stream(key, |stream| stream.change().add_group(Group::new(name, last, bound(options.read, added))))?;
     edit.notify(Class::Stream, "xgroup-create", key);
     writer.ok();
     Ok(())
 }
 
 fn set_id(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
+    set_id_with(edit, args, writer, bounded)
+}
+
+fn set_id_with(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer, bound: Bound) -> Result<(), Refusal> {
     let (key, name) = (args.at(2), args.at(3));
     let options = Options::parse(args, false)?;
     check_group(edit, key, name)?;
@@ -195,8 +220,9 @@ fn set_id(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
         b"$" => edit.view().stream(key)?.map_or(Id::MIN, |stream| stream.head().last),
         word => open_id(word, 0)?,
     };
+    let read = bound(options.read, edit.view().stream(key)?.map_or(0, |stream| stream.head().added));
     edit.modify_stream(key, |stream| {
-        stream.change().change_group(name, |group| (group.last, group.read) = (last, options.read))
+        stream.change().change_group(name, |group| (group.last, group.read) = (last, read))
     })?;
     edit.notify(Class::Stream, "xgroup-setid", key);
     writer.ok();

@@ -77,6 +77,8 @@ fn what_is_deleted_hides_nothing_that_was_added_below_it_later() {
         harness.run(&format!("XADD s {id} n x"));
     }
     harness.run("XDEL s 9");
+    // Since level 2 no id falls below what was deleted; logs of before may have it.
+    harness.keyspace.set_level(stdx::Level::FIRST);
     harness.run("XSETID s 5");
     harness.run("XADD s 7 n x");
     assert_eq!(harness.run("XRANGE s (5 8 COUNT 1"), "*1\r\n*2\r\n$3\r\n7-0\r\n*2\r\n$1\r\nn\r\n$1\r\nx\r\n");
