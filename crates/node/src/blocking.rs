@@ -223,7 +223,7 @@ impl Group {
                 }
             };
             if let Some(origin) = woken {
-                outlet.wake(&origin, self.id(), !exists);
+                outlet.wake(&origin, self.id());
             }
         }
     }
@@ -276,7 +276,7 @@ impl Group {
             }
         }
         self.leader.lines.claims_from = next;
-        woken.iter().for_each(|origin| outlet.wake(origin, group, false));
+        woken.iter().for_each(|origin| outlet.wake(origin, group));
     }
 
     /// Wakes those who wait for keys that something has happened to.
@@ -294,7 +294,7 @@ impl Group {
             if line.awake.is_some() {
                 line.is_touched = true;
             } else if let Some(origin) = line.advance(0, exists) {
-                outlet.wake(&origin, self.id(), !exists);
+                outlet.wake(&origin, self.id());
             }
         }
     }
@@ -328,12 +328,12 @@ impl Group {
 
 impl Outlet<'_> {
     /// Tells a waiter that there may be something for it, or that its key is gone.
-    fn wake(&mut self, waiter: &Origin, group: GroupId, is_gone: bool) {
+    fn wake(&mut self, waiter: &Origin, group: GroupId) {
         if waiter.node == self.context.node {
-            let mail = Mail::Wake { session: waiter.session, ticket: waiter.ticket, group, is_gone };
+            let mail = Mail::Wake { session: waiter.session, ticket: waiter.ticket, group };
             self.outbox.push(self.context.core, waiter.core, mail);
         } else {
-            let bytes = wire::encode_wake(waiter, group, is_gone);
+            let bytes = wire::encode_wake(waiter, group);
             self.send(waiter.node, GroupId(u32::from(waiter.core.0)), Lane::Log, bytes);
         }
     }
@@ -365,8 +365,6 @@ pub(crate) struct Waiting {
     /// Ends when the try under way has found nothing.
     end: Option<WaitEnd>,
     try_count: u64,
-    /// Its key was gone when it was last woken.
-    is_gone: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -421,11 +419,7 @@ enum Meaning {
     Nothing,
     /// It is what the client has waited for, or a refusal.
     Answer,
-    /// The stream of a consumer group has gone.
-    Gone,
 }
-
-const STREAM_GONE: &[u8] = b"-UNBLOCKED the stream key no longer exists\r\n";
 
 impl Waiting {
     fn meaning_of(&self, reply: &[u8]) -> Meaning {
@@ -436,9 +430,9 @@ impl Waiting {
         let is_wrong_type = reply.starts_with(b"-WRONGTYPE");
         match self.command.name {
             _ if is_first => Meaning::Answer,
-            "xreadgroup" if is_wrong_type || self.is_gone && reply.starts_with(b"-NOGROUP") => Meaning::Gone,
-            // Of another type may be the destination, and then somebody has to be told.
-            "blmove" | "brpoplpush" => Meaning::Answer,
+            // Of another type may be the destination, and then somebody has to be told. Who reads for a group waits no
+            // longer either when its stream or the group has gone: as in Redis 7.2, the next try says what there is.
+            "blmove" | "brpoplpush" | "xreadgroup" => Meaning::Answer,
             // A client that waits for a list is not interested in a string that has taken its name.
             _ if is_wrong_type => Meaning::Nothing,
             _ => Meaning::Answer,
@@ -493,7 +487,6 @@ impl Core {
             woken_at: BTreeSet::new(),
             end: None,
             try_count: 0,
-            is_gone: false,
         }));
         self.waits.sessions.insert(id);
         if let Some(until) = until {
@@ -636,20 +629,12 @@ impl Core {
     }
 
     /// A group says that there may be something for a waiter.
-    pub(crate) fn woken(
-        &mut self,
-        id: SessionId,
-        ticket: u64,
-        group: GroupId,
-        is_gone: bool,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn woken(&mut self, id: SessionId, ticket: u64, group: GroupId, actions: &mut Vec<Action>) {
         let waiting = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut());
         let Some(waiting) = waiting.filter(|waiting| waiting.ticket == ticket) else {
             // It has left, and the group will hear of it.
             return;
         };
-        waiting.is_gone = is_gone;
         if waiting.stage == Stage::Standing {
             waiting.awake_at.insert(group);
             self.try_waiting(id, actions);
@@ -683,7 +668,6 @@ impl Core {
         match (waiting.meaning_of(&answer), proof.observed()) {
             (Meaning::Nothing, Some(observed)) => waiting.nothing = Some(observed),
             (Meaning::Nothing | Meaning::Answer, _) => return self.finish_waiting(id, proof, &answer, actions),
-            (Meaning::Gone, _) => return self.finish_waiting(id, Proof::Refused, STREAM_GONE, actions),
         }
         waiting.stage = Stage::Standing;
         let (end, until) = (waiting.end, waiting.until);

@@ -390,8 +390,6 @@ pub enum Mail {
         ticket: u64,
         /// Who says so.
         group: GroupId,
-        /// The key is gone.
-        is_gone: bool,
     },
     /// Answer for a control command that concerns the whole node.
     Ask {

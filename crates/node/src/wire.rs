@@ -16,7 +16,7 @@
 //! CHUNK    group index chunk  1 if the bytes follow, 0 at the end
 //! ANNOUNCE node member
 //! LINE     node core serial index ticket  group act [milliseconds length group's name], keys: database length bytes
-//! WAKE     node core serial index ticket  group is_gone
+//! WAKE     node core serial index ticket  group 0
 //! BULLETIN a leader's word on its group: see `Bulletin::put`
 //! TIMELINE what has happened: see `timeline::put`
 //! VITALS   a node's word on itself: see `Vitals::put`
@@ -238,8 +238,6 @@ pub enum Wire<'a> {
         waiter: Origin,
         /// The group that says so.
         group: GroupId,
-        /// The key is gone.
-        is_gone: bool,
     },
 }
 
@@ -714,11 +712,12 @@ const LEAVE: u8 = 2;
 const CLAIMS: u8 = 16;
 
 /// The word that there may be something for a waiter.
-pub fn encode_wake(waiter: &Origin, group: GroupId, is_gone: bool) -> Vec<u8> {
+pub fn encode_wake(waiter: &Origin, group: GroupId) -> Vec<u8> {
     let mut out = vec![WAKE];
     put_origin(&mut out, waiter);
     leb128::put(&mut out, u64::from(group.0));
-    out.push(u8::from(is_gone));
+    // Older versions look here whether the key has gone.
+    out.push(0);
     out
 }
 
@@ -841,7 +840,8 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         WAKE => {
             let waiter = take_origin(&mut rest)?;
             let group = GroupId(u32::try_from(leb128::take(&mut rest)?).ok()?);
-            Some(Wire::Wake { waiter, group, is_gone: take_byte(&mut rest)? != 0 })
+            take_byte(&mut rest)?;
+            Some(Wire::Wake { waiter, group })
         }
         _ => None,
     }

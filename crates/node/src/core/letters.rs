@@ -159,7 +159,7 @@ impl Core {
             Mail::Neighbours(neighbours) => self.context.neighbours = neighbours,
             Mail::Checkpoint(stage) => self.hearing.note_checkpoint(from, stage),
             Mail::Line(note) => self.take_line(note, actions),
-            Mail::Wake { session, ticket, group, is_gone } => self.woken(session, ticket, group, is_gone, actions),
+            Mail::Wake { session, ticket, group } => self.woken(session, ticket, group, actions),
             Mail::Inquire { transaction, from: asker, node, group, question } => {
                 self.testify(transaction, (asker, node), group, question, actions);
             }
@@ -274,8 +274,8 @@ impl Core {
             // A node speaks for its own clients.
             Some(Wire::Line(note)) if note.waiter.node == from => self.take_line(note, actions),
             Some(Wire::Line(_)) => self.context.statistics.malformed_peer_count += 1,
-            Some(Wire::Wake { waiter, group, is_gone }) => {
-                self.woken(waiter.session, waiter.ticket, group, is_gone, actions);
+            Some(Wire::Wake { waiter, group }) => {
+                self.woken(waiter.session, waiter.ticket, group, actions);
             }
             // The node that answers is told where the client is: a node speaks for itself.
             Some(Wire::Request(request))

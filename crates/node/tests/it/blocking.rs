@@ -312,9 +312,40 @@ fn entries_of_streams_are_waited_for() {
         let entry = "*1 *2 $1 s *1 *2 $3 1-2 *2 $1 f $1 b";
         assert_eq!(host.received(reader), entry);
         assert_eq!(host.received(member), entry);
-        assert_eq!(host.run(member, "XREADGROUP GROUP g m BLOCK 0 STREAMS s >"), "");
+    });
+}
+
+#[test]
+fn who_reads_for_a_group_is_told_when_the_stream_or_the_group_has_gone() {
+    everywhere(|host| {
+        let [first, second, reader, writer] = [(); 4].map(|()| host.connect(0));
+        let no_group = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option";
+        let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+        for (lines, told) in [
+            (&["DEL s"][..], no_group),
+            (&["XGROUP DESTROY s g"], no_group),
+            (&["FLUSHALL"], no_group),
+            (&["PEXPIREAT s 1"], no_group),
+            (&["SET s v"], wrong_type),
+            (&["MULTI", "DEL s", "RPUSH s v", "EXEC"], wrong_type),
+        ] {
+            host.run(writer, "DEL s");
+            assert_eq!(host.run(writer, "XGROUP CREATE s g $ MKSTREAM"), "+OK");
+            assert_eq!(host.run(first, "XREADGROUP GROUP g a BLOCK 0 STREAMS s >"), "");
+            assert_eq!(host.run(second, "XREADGROUP GROUP g b BLOCK 0 STREAMS s >"), "");
+            for line in lines {
+                host.run(writer, line);
+            }
+            assert_eq!([host.received(first), host.received(second)], [told; 2], "{lines:?}");
+        }
+        // Who reads for itself waits on.
+        host.run(writer, "DEL s");
+        assert_eq!(host.run(writer, "XADD s 1-1 f a"), "$3 1-1");
+        assert_eq!(host.run(reader, "XREAD BLOCK 0 STREAMS s 1-1"), "");
         assert_eq!(host.run(writer, "DEL s"), ":1");
-        assert_eq!(host.received(member), "-UNBLOCKED the stream key no longer exists");
+        assert_eq!(host.received(reader), "");
+        assert_eq!(host.run(writer, "XADD s 1-2 f b"), "$3 1-2");
+        assert_eq!(host.received(reader), "*1 *2 $1 s *1 *2 $3 1-2 *2 $1 f $1 b");
     });
 }
 
