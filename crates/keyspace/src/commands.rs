@@ -140,6 +140,12 @@ pub fn as_of_level_1(command: &'static DataCommand) -> &'static DataCommand {
         ("xsetid", _) => &stream::XSETID_OF_LEVEL_1,
         ("create", Group::Stream) => &stream::CREATE_OF_LEVEL_1,
         ("setid", Group::Stream) => &stream::SETID_OF_LEVEL_1,
+        ("hexpire", _) => &hash::HEXPIRE_OF_LEVEL_1,
+        ("hpexpire", _) => &hash::HPEXPIRE_OF_LEVEL_1,
+        ("hexpireat", _) => &hash::HEXPIREAT_OF_LEVEL_1,
+        ("hpexpireat", _) => &hash::HPEXPIREAT_OF_LEVEL_1,
+        ("hgetex", _) => &hash::HGETEX_OF_LEVEL_1,
+        ("hsetex", _) => &hash::HSETEX_OF_LEVEL_1,
         _ => command,
     }
 }

@@ -11,6 +11,9 @@ mod ttl;
 
 use super::DataCommand;
 
+pub(super) use expire::{HEXPIRE_OF_LEVEL_1, HEXPIREAT_OF_LEVEL_1, HPEXPIRE_OF_LEVEL_1, HPEXPIREAT_OF_LEVEL_1};
+pub(super) use together::{HGETEX_OF_LEVEL_1, HSETEX_OF_LEVEL_1};
+
 /// Every hash command.
 pub(super) const COMMANDS: &[&DataCommand] = &[
     &set::HSET,

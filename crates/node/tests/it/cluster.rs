@@ -67,8 +67,9 @@ impl Nodes {
         }
         self.pass(Duration::from_secs(5));
         let client = self.host(1).connect(0);
-        assert_eq!(self.run(1, client, "HOLDFAST UPGRADE"), "+OK");
+        let heard = self.run(1, client, "HOLDFAST UPGRADE");
         self.pass(Duration::from_secs(1));
+        assert_eq!(heard + &self.host(1).received(client), "+OK");
     }
 
     pub(crate) fn host(&mut self, node: usize) -> &mut Host {
@@ -391,6 +392,36 @@ fn a_node_that_has_not_read_its_disk_does_not_answer_for_a_group() {
     restarted.settle();
     let kinds: Vec<u8> = restarted.sent.iter().map(|(.., bytes)| bytes[0]).collect();
     assert_eq!(kinds, [REFUSED], "whether the request was carried out it does not know");
+}
+
+#[test]
+fn names_of_encodings_digits_and_words_are_those_of_the_level() {
+    let mut nodes = Nodes::new();
+    let client = nodes.host(2).connect(0);
+    let say = |nodes: &mut Nodes, line: &str| {
+        let heard = nodes.run(2, client, line);
+        nodes.pass(Duration::from_millis(100));
+        heard + &nodes.host(2).received(client)
+    };
+    assert_eq!(say(&mut nodes, "CONFIG SET set-max-listpack-entries 2"), "+OK");
+    for line in ["SADD s a b", "RPUSH l a", "ZADD z 0.1 a"] {
+        assert_eq!(say(&mut nodes, line)[..1], *":", "{line}");
+    }
+    assert_eq!(say(&mut nodes, "OBJECT ENCODING s"), "$9 hashtable");
+    assert_eq!(say(&mut nodes, "OBJECT ENCODING l"), "$9 quicklist");
+    assert_eq!(say(&mut nodes, "ZSCORE z a"), "$19 0.10000000000000001");
+    assert_eq!(say(&mut nodes, "ZINCRBY z 0 a"), "$19 0.10000000000000001");
+    let refused = "-ERR wrong number of arguments for 'hsetex' command";
+    assert_eq!(say(&mut nodes, "HSETEX h FIELDS 1 a 1 KEEPTTL"), refused);
+    nodes.upgrade();
+    assert_eq!(say(&mut nodes, "OBJECT ENCODING s"), "$8 listpack");
+    assert_eq!(say(&mut nodes, "OBJECT ENCODING l"), "$8 listpack");
+    assert_eq!(say(&mut nodes, "ZSCORE z a"), "$3 0.1");
+    assert_eq!(say(&mut nodes, "ZINCRBY z 0 a"), "$3 0.1");
+    assert_eq!(say(&mut nodes, "HSETEX h FIELDS 1 a 1 KEEPTTL"), ":1");
+    // What was configured before counts now.
+    assert_eq!(say(&mut nodes, "SADD s c"), ":1");
+    assert_eq!(say(&mut nodes, "OBJECT ENCODING s"), "$9 hashtable");
 }
 
 #[test]

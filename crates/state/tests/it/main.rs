@@ -212,6 +212,84 @@ fn a_level_comes_with_the_log_and_is_saved_where_an_older_version_expects_nothin
 }
 
 #[test]
+fn kept_replies_and_what_is_refused_are_those_of_the_level() {
+    let claimed = |number| Claimed { gateway: GATEWAY, number, floor: 1 };
+    let lines = [
+        "zincrby z 0.1 a",
+        "rpush l a",
+        "object encoding l",
+        "sadd s a",
+        "object encoding s",
+        "hset h a 1",
+        "hexpire h 100 fields 1 a nx",
+        "hgetex h fields 1 a persist",
+        "hsetex h fields 1 a 1 keepttl",
+        "xadd x 1-1 f v",
+        "xadd x 2-1 f v",
+        "xdel x 2-1",
+        "xgroup create x g 0 entriesread 9",
+        "xsetid x 1-5",
+    ];
+    let replies_at = |level: Level| {
+        let (mut log, mut first) = (Log::default(), state());
+        if level > Level::FIRST {
+            log.entry(1_000, |builder| builder.rise(level));
+        }
+        for (number, line) in (1..).zip(lines) {
+            log.entry(2_000, |builder| {
+                builder.set_level(level);
+                builder.claim(claimed(number));
+                command(builder, line);
+            });
+        }
+        // One of them begins with a checkpoint, as after a start.
+        let (before, after) = log.entries.split_at(5);
+        before.iter().for_each(|entry| first.apply(entry, &mut Ignored));
+        let mut records = Vec::new();
+        let mut second = keyspace();
+        first.upkeep().begin_checkpoint();
+        while !first.upkeep().checkpoint_step(1_000, &mut records) {}
+        second.restore(&records).expect("sound");
+        let mut second = State::new(GroupId(0), 2, second);
+        second.load(&first.save(), first.applied());
+        for state in [&mut first, &mut second] {
+            after.iter().for_each(|entry| state.apply(entry, &mut Ignored));
+        }
+        assert_eq!(first.digest(), second.digest());
+        let reply = |number| match first.replies().look(GATEWAY, number) {
+            Lookup::Answered(reply) => String::from_utf8_lossy(reply).replace("\r\n", " ").trim_end().to_owned(),
+            other => panic!("{other:?}"),
+        };
+        [1, 3, 5, 7, 8, 9, 14].map(reply).to_vec()
+    };
+    let mismatched = "-ERR The `numfields` parameter must match the number of arguments";
+    assert_eq!(
+        replies_at(Level::FIRST),
+        [
+            "$19 0.10000000000000001",
+            "$9 quicklist",
+            "$9 hashtable",
+            mismatched,
+            mismatched,
+            "-ERR wrong number of arguments for 'hsetex' command",
+            "+OK",
+        ]
+    );
+    assert_eq!(
+        replies_at(Level(2)),
+        [
+            "$3 0.1",
+            "$8 listpack",
+            "$8 listpack",
+            "*1 :1",
+            "*1 $1 1",
+            ":1",
+            "-ERR The ID specified in XSETID is smaller than current max_deleted_entry_id",
+        ]
+    );
+}
+
+#[test]
 fn an_entry_of_an_unknown_level_is_named() {
     let mut log = Log::default();
     let entry = log.entry(1_000, |builder| {

@@ -3,7 +3,7 @@
 use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};
 
-use super::fields::{Fields, deadline};
+use super::fields::{Fields, deadline, unknown};
 use crate::collection::hash::HashMut;
 use crate::collection::hash::expiring::NEVER;
 use crate::commands::arguments::{ExpiryForm, is};
@@ -25,14 +25,14 @@ pub(super) const HEXPIRE: DataCommand = DataCommand {
     tips: &[],
     span: Span::Keys,
     subcommands: &[],
-    body: Body::Mutate(|edit, args, writer| expire(edit, args, writer, ExpiryForm::Seconds, "hexpire")),
+    body: Body::Mutate(|edit, args, writer| expire(edit, args, writer, (ExpiryForm::Seconds, "hexpire"), in_any_order)),
 };
 
 pub(super) const HPEXPIRE: DataCommand = DataCommand {
     name: "hpexpire",
     summary: "Sets the time to live of fields, in milliseconds.",
     syntax: "key milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
-    body: Body::Mutate(|edit, args, writer| expire(edit, args, writer, ExpiryForm::Millis, "hpexpire")),
+    body: Body::Mutate(|edit, args, writer| expire(edit, args, writer, (ExpiryForm::Millis, "hpexpire"), in_any_order)),
     ..HEXPIRE
 };
 
@@ -40,7 +40,9 @@ pub(super) const HEXPIREAT: DataCommand = DataCommand {
     name: "hexpireat",
     summary: "Sets when fields expire, as a Unix time in seconds.",
     syntax: "key unix-time-seconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
-    body: Body::Mutate(|edit, args, writer| expire(edit, args, writer, ExpiryForm::UnixSeconds, "hexpireat")),
+    body: Body::Mutate(|edit, args, writer| {
+        expire(edit, args, writer, (ExpiryForm::UnixSeconds, "hexpireat"), in_any_order)
+    }),
     ..HEXPIRE
 };
 
@@ -48,8 +50,38 @@ pub(super) const HPEXPIREAT: DataCommand = DataCommand {
     name: "hpexpireat",
     summary: "Sets when fields expire, as a Unix time in milliseconds.",
     syntax: "key unix-time-milliseconds [NX | XX | GT | LT] FIELDS numfields field [field ...]",
-    body: Body::Mutate(|edit, args, writer| expire(edit, args, writer, ExpiryForm::UnixMillis, "hpexpireat")),
+    body: Body::Mutate(|edit, args, writer| {
+        expire(edit, args, writer, (ExpiryForm::UnixMillis, "hpexpireat"), in_any_order)
+    }),
     ..HEXPIRE
+};
+
+/// HEXPIRE before its options could stand behind the fields.
+pub(crate) const HEXPIRE_OF_LEVEL_1: DataCommand = DataCommand {
+    body: Body::Mutate(|edit, args, writer| expire(edit, args, writer, (ExpiryForm::Seconds, "hexpire"), in_order)),
+    ..HEXPIRE
+};
+
+/// The same of HPEXPIRE.
+pub(crate) const HPEXPIRE_OF_LEVEL_1: DataCommand = DataCommand {
+    body: Body::Mutate(|edit, args, writer| expire(edit, args, writer, (ExpiryForm::Millis, "hpexpire"), in_order)),
+    ..HPEXPIRE
+};
+
+/// The same of HEXPIREAT.
+pub(crate) const HEXPIREAT_OF_LEVEL_1: DataCommand = DataCommand {
+    body: Body::Mutate(|edit, args, writer| {
+        expire(edit, args, writer, (ExpiryForm::UnixSeconds, "hexpireat"), in_order)
+    }),
+    ..HEXPIREAT
+};
+
+/// The same of HPEXPIREAT.
+pub(crate) const HPEXPIREAT_OF_LEVEL_1: DataCommand = DataCommand {
+    body: Body::Mutate(|edit, args, writer| {
+        expire(edit, args, writer, (ExpiryForm::UnixMillis, "hpexpireat"), in_order)
+    }),
+    ..HPEXPIREAT
 };
 
 /// What must hold of the deadline that a field has.
@@ -90,19 +122,61 @@ mod outcome {
     pub(super) const NO_DEADLINE: i64 = -1;
 }
 
+/// How the words behind the time are read.
+type Parse = for<'a> fn(Args<'a>) -> Result<(Condition, Fields<'a>), Refusal>;
+
+const NUMBER_NOT_POSITIVE: &str = "ERR Parameter `numFields` should be greater than 0";
+
+/// The condition, if there is one, and then the fields: as in Redis up to 8.2.
+fn in_order(args: Args<'_>) -> Result<(Condition, Fields<'_>), Refusal> {
+    let condition = Condition::named(args.at(3));
+    let place = if condition == Condition::None { 3 } else { 4 };
+    Ok((condition, Fields::parse(args, place, NUMBER_NOT_POSITIVE)?))
+}
+
+/// The condition in front of the fields or behind them: as in Redis since 8.4.
+fn in_any_order(args: Args<'_>) -> Result<(Condition, Fields<'_>), Refusal> {
+    let (mut condition, mut is_one, mut fields) = (Condition::None, true, None);
+    let mut place = 3;
+    while let Some(word) = args.get(place) {
+        if is(word, "fields") {
+            if fields.is_some() {
+                return Err(Refusal::new(Fields::TWICE));
+            }
+            if place + 2 >= args.len() {
+                return Err(Refusal::new("ERR FIELDS requires at least numfields and one field argument"));
+            }
+            let found = Fields::counted(args, place, 1, NUMBER_NOT_POSITIVE)?;
+            place = found.places().end;
+            fields = Some(found);
+            continue;
+        }
+        let named = Condition::named(word);
+        if named == Condition::None {
+            return Err(unknown(word));
+        }
+        is_one &= condition == Condition::None || condition == named;
+        condition = named;
+        place += 1;
+    }
+    let fields = fields.ok_or_else(|| Refusal::new(Fields::MISSING))?;
+    if !is_one {
+        return Err(Refusal::new("ERR Multiple condition flags specified"));
+    }
+    Ok((condition, fields))
+}
+
 fn expire(
     edit: &mut Edit<'_>,
     args: Args<'_>,
     writer: &mut Writer,
-    form: ExpiryForm,
-    command: &str,
+    (form, command): (ExpiryForm, &str),
+    parse: Parse,
 ) -> Result<(), Refusal> {
     let key = args.at(1);
     let exists = edit.view().hash(key)?.is_some();
     let new = deadline(form, args.at(2), edit.moment(), command)?;
-    let condition = Condition::named(args.at(3));
-    let place = if condition == Condition::None { 3 } else { 4 };
-    let fields = Fields::parse(args, place, "ERR Parameter `numFields` should be greater than 0")?;
+    let (condition, fields) = parse(args)?;
     if !exists {
         fields.answer_all(writer, outcome::NO_FIELD);
         return Ok(());
