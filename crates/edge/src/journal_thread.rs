@@ -61,8 +61,8 @@ const FILL_RATE: u64 = 256 << 20;
 pub enum LazySync {
     /// Synced within about a second.
     EverySecond,
-    /// Left to the operating system, but for syncs that come after so many bytes that the end of a segment, which must be
-    /// on disk, holds up no writes.
+    /// Left to the operating system, but for syncs after so many bytes that the end of a segment holds up no writes: it
+    /// must be on disk.
     Never,
 }
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use resp::Frame;
 use stdx::Prng;
 
-use crate::harness::{Client, Folder, Server, ServerOptions, Stock, both, say, succeed, text};
-use crate::migrate::{Follower, PATIENCE, migrate, request, wait_until_following};
+use crate::harness::{Client, Folder, PATIENCE, Server, ServerOptions, Stock, both, say, succeed, text};
+use crate::migrate::{Follower, migrate, request, wait_until_following};
 
 const ACCOUNTS: u64 = 20;
 const ACCOUNT_START: u64 = 100;
