@@ -281,15 +281,31 @@ struct Counts {
 /// The first of Valkey that has deadlines of fields of hashes.
 const VALKEY_WITH_EXPIRING_FIELDS: u32 = 9;
 
-/// Turns away a follower that cannot read what is written for such a reader. False if it can.
-fn turns_away(link: &mut Link, reader: Reader, log: &crate::log::Log) -> bool {
-    let Some(version) = link.version() else { return false };
+/// Why a follower of this version, if it has told one, cannot read what is written for such a reader. None if it can,
+/// as far as one can tell.
+fn why_unread(version: Option<&str>, wants_copy_only: bool, reader: Reader) -> Option<String> {
+    let unread = reader.rdb_version();
+    let Some(version) = version else {
+        // A Redis tells no version, and would lose its data. What wants a copy only has none to lose.
+        let is_lost = reader == Reader::Valkey9 && !wants_copy_only;
+        return is_lost.then(|| {
+            format!(
+                "a server that tells no version, such as a Redis, cannot read RDB version {unread}: \
+                 replica-rdb-version must be 10, or 12 from Redis 7.4 on"
+            )
+        });
+    };
     let major = version.split('.').next().and_then(|number| number.parse::<u32>().ok()).unwrap_or(0);
     if reader < Reader::Redis74 || reader == Reader::Valkey9 && major >= VALKEY_WITH_EXPIRING_FIELDS {
-        return false;
+        return None;
     }
-    let (unread, wanted) = (reader.rdb_version(), if major >= VALKEY_WITH_EXPIRING_FIELDS { "10 or 80" } else { "10" });
-    let why = format!("a Valkey ({version}) cannot read RDB version {unread}: replica-rdb-version must be {wanted}");
+    let wanted = if major >= VALKEY_WITH_EXPIRING_FIELDS { "10 or 80" } else { "10" };
+    Some(format!("a Valkey ({version}) cannot read RDB version {unread}: replica-rdb-version must be {wanted}"))
+}
+
+/// Turns away a follower that cannot read what is written for such a reader. False if it can.
+fn turns_away(link: &mut Link, reader: Reader, log: &crate::log::Log) -> bool {
+    let Some(why) = why_unread(link.version(), link.wants_copy_only(), reader) else { return false };
     link.turn_away(&why);
     log.warning(&format!("replica {} is turned away: {why}", link.name()));
     true
@@ -785,5 +801,23 @@ impl Leading {
             continued_count: self.counts.continued,
         };
         *self.host.lead.report.lock().unwrap_or_else(PoisonError::into_inner) = following;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_read_what_is_sent_is_told_so_and_keeps_its_data() {
+        let is_refused = |version, reader| why_unread(version, false, reader).is_some();
+        for reader in [Reader::Redis5, Reader::Redis7] {
+            assert!(!is_refused(None, reader) && !is_refused(Some("8.0.1"), reader));
+        }
+        assert!(!is_refused(None, Reader::Redis74), "most that tell no version are a Redis");
+        assert!(is_refused(Some("8.0.1"), Reader::Redis74) && is_refused(Some("9.1.0"), Reader::Redis74));
+        assert!(!is_refused(Some("9.0.0"), Reader::Valkey9) && is_refused(Some("8.1.4"), Reader::Valkey9));
+        assert!(is_refused(None, Reader::Valkey9));
+        assert_eq!(why_unread(None, true, Reader::Valkey9), None, "it has nothing to lose");
     }
 }

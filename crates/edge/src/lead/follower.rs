@@ -103,6 +103,11 @@ impl Link {
         Some(&*self.follower.version).filter(|version| !version.is_empty())
     }
 
+    /// True if it wants nothing behind the copy.
+    pub fn wants_copy_only(&self) -> bool {
+        self.follower.wants_copy_only
+    }
+
     /// It gets nothing, and may ask again later.
     pub fn turn_away(&mut self, why: &str) {
         // One that does not hear why asks again, and hears it in our log.

@@ -678,6 +678,8 @@ fn deadlines_of_fields_are_told_to_who_knows_them_and_to_nobody_else() {
     assert_eq!(ours.show("CONFIG SET replica-rdb-version 80"), "OK");
     let refused = Played::follow(server.port(), &["REPLCONF version 8.1.4"]).err();
     assert!(refused.is_some_and(|why| why.contains("a Valkey (8.1.4) cannot read RDB version 80")));
+    let refused = Played::follow(server.port(), &["REPLCONF capa eof capa psync2"]).err();
+    assert!(refused.is_some_and(|why| why.contains("tells no version")));
     let mut valkey = Played::follow(server.port(), &["REPLCONF version 9.1.2"]).expect("a copy");
     let field = [&b"\x01g\xC0\x02"[..], &4_200_000_000_000_u64.to_le_bytes()].concat();
     assert!(has(&valkey.copy, b"VALKEY080") && has(&valkey.copy, b"\x16\x01h\x02"), "{:?}", valkey.copy);
