@@ -1,5 +1,6 @@
 //! One client connection: blocking, with a time limit, and nothing that could hide what a server did.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::thread;
@@ -21,6 +22,37 @@ pub fn named<W: AsRef<[u8]>>(words: &[W]) -> String {
     let shown = words.iter().take(if has_secret_next { 1 } else { 2 });
     shown.map(|word| String::from_utf8_lossy(word.as_ref())).collect::<Vec<_>>().join(" ")
 }
+
+/// What an EXEC that is refused says before the reason.
+const DISCARDED: &[u8] = b"EXECABORT Transaction discarded because of: ";
+
+/// An error reply, as it is shown. Its first word tells what it is: the rest is free text, which may hold anything.
+#[derive(Debug)]
+pub struct Refused {
+    shown: String,
+    reply: Vec<u8>,
+}
+
+impl Refused {
+    /// A reply with this text.
+    pub fn new(shown: String, reply: &[u8]) -> Self {
+        Self { shown, reply: reply.to_vec() }
+    }
+
+    /// Its first word; that of the reason, if a transaction was refused for one.
+    pub fn code(&self) -> &[u8] {
+        let reason = self.reply.strip_prefix(DISCARDED).unwrap_or(&self.reply);
+        reason.split(|byte| *byte == b' ').next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl std::error::Error for Refused {}
 
 /// One connection.
 pub struct Connection {

@@ -19,7 +19,7 @@ pub use self::files::{Files, find};
 use self::sender::Sender;
 use crate::backup::grouped;
 use crate::cluster::door::Door;
-use crate::connection::Connection;
+use crate::connection::{Connection, Refused};
 
 /// A server that says nothing for so long is not there.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -372,7 +372,10 @@ pub fn ensure_empty(connection: &mut Connection) -> Result<()> {
         match connection.call(&["DBSIZE"]).context("the server has hung up")? {
             Frame::Integer(0) => {}
             Frame::Integer(count) => bail!("the server holds {count} keys in database {database}"),
-            reply => bail!("the server does not say how many keys it holds: {reply}"),
+            reply => {
+                let shown = format!("the server does not say how many keys it holds: {reply}");
+                return Err(Refused::new(shown, reply.as_bytes().unwrap_or_default()).into());
+            }
         }
     }
     let libraries = connection.call(&["FUNCTION", "LIST"]).context("the server has hung up")?;

@@ -3,10 +3,11 @@
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use edge::ClientSecurity;
+use resp::Frame;
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Refused};
 use crate::tls::{Stream, TlsArguments};
 use crate::waiting;
 
@@ -41,7 +42,9 @@ impl Login {
         if let Some(password) = self.password() {
             let user = self.user.as_deref().unwrap_or("default");
             let reply = connection.call(&["AUTH", user, &password]).with_context(|| format!("{server} hung up"))?;
-            ensure!(!reply.is_error(), "{server} does not let in {user}: {reply}");
+            if let Frame::Error(text) = &reply {
+                return Err(Refused::new(format!("{server} does not let in {user}: {reply}"), text).into());
+            }
         }
         Ok(connection)
     }

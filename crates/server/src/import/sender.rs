@@ -10,7 +10,7 @@ use redis_files::rdb::{Key, Part, dump_of};
 use resp::{Frame, encode_request};
 
 use super::files::Event;
-use crate::connection::Connection;
+use crate::connection::{Connection, Refused};
 
 /// A batch of requests is sent when it has so many bytes,
 const BATCH_BYTES: usize = 1 << 20;
@@ -230,15 +230,18 @@ impl<'a> Sender<'a> {
         for sent in batch {
             let reply = self.connection.receive().context("the server has hung up, or does not answer")?;
             let about = String::from_utf8_lossy(&sent.about);
-            let refused = |why: &dyn std::fmt::Display| {
-                anyhow!("{about}, before byte {}: the server refuses it: {why}", sent.place)
+            let refused = |why: &Frame| {
+                let shown = format!("{about}, before byte {}: the server refuses it: {why}", sent.place);
+                Refused::new(shown, why.as_bytes().unwrap_or_default())
             };
             match &reply {
                 Frame::Error(text) if text.starts_with(b"BUSYKEY") => {
                     bail!("{about} is there already: another client writes, or use --replace")
                 }
                 reply if reply.is_error() => bail!(refused(reply)),
-                Frame::Null if !self.is_in_log => bail!(refused(&"there is such a key already")),
+                Frame::Null if !self.is_in_log => {
+                    bail!("{about}, before byte {}: the server refuses it: there is such a key already", sent.place)
+                }
                 // An EXEC answers with what became of each request.
                 reply => {
                     if let Some(error) =

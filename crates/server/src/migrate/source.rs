@@ -15,7 +15,7 @@ use edge::{ClientOptions, ClientSecurity};
 use resp::{Frame, encode_request};
 
 use super::spool::SpoolWriter;
-use crate::connection::{Connection, named};
+use crate::connection::{Connection, Refused, named};
 use crate::login;
 use crate::tls::Stream;
 use crate::waiting;
@@ -141,7 +141,9 @@ impl Address {
 pub fn ask<W: AsRef<[u8]>>(connection: &mut Connection, words: &[W]) -> Result<Frame> {
     let name = || named(words);
     match connection.call(words).with_context(|| format!("{} was not answered", name()))? {
-        Frame::Error(text) => bail!("{} is refused: {}", name(), String::from_utf8_lossy(&text)),
+        Frame::Error(text) => {
+            Err(Refused::new(format!("{} is refused: {}", name(), String::from_utf8_lossy(&text)), &text).into())
+        }
         reply => Ok(reply),
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
 use redis_files::aof::Request;
 use resp::{Frame, encode_request};
 use stdx::slot::slot_of;
@@ -22,7 +22,7 @@ use super::filter::Filter;
 use super::is_over;
 use super::source::ask;
 use crate::cluster::door::place_of;
-use crate::connection::{Connection, named};
+use crate::connection::{Connection, Refused, named};
 use crate::login::Login;
 
 /// The key of the record.
@@ -36,9 +36,10 @@ pub const INSISTENCE: Duration = Duration::from_secs(600);
 
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Refusals that pass: a change of leaders, a disk or a memory that is full for now, a script that is in the way.
+/// First words of refusals that pass: a change of leaders, a disk or a memory that is full for now, a script that is in
+/// the way.
 const PASSING: [&str; 9] =
-    ["CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN", "NOREPLICAS", "MISCONF", "OOM", "BUSY ", "READONLY"];
+    ["CLUSTERDOWN", "TRYAGAIN", "LOADING", "MASTERDOWN", "NOREPLICAS", "MISCONF", "OOM", "BUSY", "READONLY"];
 
 /// How far a migration is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -331,7 +332,8 @@ fn watch_record(connection: &mut Connection) -> Result<Option<Record>> {
         replies.push(connection.receive().context("the target has hung up, or does not answer")?);
     }
     if let Some(Frame::Error(text)) = replies.iter().find(|reply| reply.is_error()) {
-        bail!("{}", String::from_utf8_lossy(text));
+        let shown = format!("{RECORD} cannot be read: {}", String::from_utf8_lossy(text));
+        return Err(Refused::new(shown, text).into());
     }
     Record::read(&replies[2])
 }
@@ -382,9 +384,11 @@ pub fn insist<T>(
 
 /// A failure of a connection may pass, and some refusals.
 pub fn passes(error: &anyhow::Error) -> bool {
-    let is_connection = error.chain().any(|cause| cause.is::<std::io::Error>());
-    let text = format!("{error:#}");
-    is_connection || PASSING.iter().any(|word| text.contains(word))
+    error.chain().any(|cause| cause.is::<std::io::Error>() || cause.downcast_ref::<Refused>().is_some_and(is_passing))
+}
+
+fn is_passing(refused: &Refused) -> bool {
+    PASSING.iter().any(|word| refused.code() == word.as_bytes())
 }
 
 impl<'a> Target<'a> {
@@ -510,13 +514,21 @@ impl<'a> Target<'a> {
             match (&reply, refused) {
                 // A request was not even taken up: nothing was carried out.
                 (Frame::Error(_), Some((at, why))) => {
-                    let why = format!("{}: {why}", about[at]);
-                    ensure!(!PASSING.iter().any(|word| why.contains(word)), "{why}");
-                    Ok(Outcome::Refused { why, is_carried_out: false })
+                    let shown = format!("{}: {why}", about[at]);
+                    let refused = Refused::new(shown, why.as_bytes().unwrap_or_default());
+                    if is_passing(&refused) {
+                        return Err(refused.into());
+                    }
+                    Ok(Outcome::Refused { why: refused.to_string(), is_carried_out: false })
                 }
-                (Frame::Error(text), None) => bail!("EXEC is refused: {}", String::from_utf8_lossy(text)),
+                (Frame::Error(text), None) => {
+                    let shown = format!("EXEC is refused: {}", String::from_utf8_lossy(text));
+                    Err(Refused::new(shown, text).into())
+                }
                 // The earlier attempt may have come through just now: the record tells.
-                (Frame::Null, _) if was_sent_before => bail!("TRYAGAIN the record has changed meanwhile"),
+                (Frame::Null, _) if was_sent_before => {
+                    Err(Refused::new("the record has changed meanwhile".to_owned(), b"TRYAGAIN").into())
+                }
                 (Frame::Null, _) => Ok(Outcome::TakenOver),
                 (reply, _) => {
                     let replies = reply.elements().unwrap_or_default();
@@ -603,8 +615,16 @@ mod tests {
 
     #[test]
     fn what_may_pass_is_told_from_what_does_not() {
-        assert!(passes(&anyhow!("EXEC is refused: CLUSTERDOWN The cluster is down")));
+        let refused = |reply: &str| {
+            let refused = Refused::new(format!("SET OOM is refused: {reply}"), reply.as_bytes());
+            anyhow::Error::from(refused).context("the copy cannot be loaded")
+        };
+        assert!(passes(&refused("CLUSTERDOWN The cluster is down")) && passes(&refused("BUSY a script runs")));
+        assert!(passes(&refused("EXECABORT Transaction discarded because of: BUSY a script runs")));
+        for reply in ["ERR TRYAGAIN is no number", "BUSYKEY Target key name already exists", "WRONGTYPE OOM", ""] {
+            assert!(!passes(&refused(reply)), "{reply}");
+        }
         assert!(passes(&anyhow::Error::from(std::io::Error::other("reset")).context("the target has hung up")));
-        assert!(!passes(&anyhow!("SELECT is refused: ERR DB index is out of range")));
+        assert!(!passes(&anyhow!("no server was named READONLY")));
     }
 }
