@@ -4,7 +4,7 @@
 //! An answer only says where a node may be. Who is called there still has to show that it is that node, with a
 //! certificate of the cluster, where it has an authority.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::ToSocketAddrs as _;
 use std::sync::Arc;
@@ -20,10 +20,14 @@ use crate::limits::{
 use crate::mailbox::Mail;
 use crate::tls::LinkSecurity;
 
+/// Most answers that are remembered.
+const FOUND_MAX: usize = 1_024;
+
 /// See the module.
 pub(super) struct Search {
     /// What the operator has said.
     joins: Vec<String>,
+    begun: Instant,
     looked: Instant,
     /// Since when a node has not been linked.
     lacks_since: Option<Instant>,
@@ -32,8 +36,12 @@ pub(super) struct Search {
     pause: Duration,
     /// A thread asks.
     is_under_way: bool,
+    /// Somebody was asked since the start.
+    has_asked: bool,
     /// What was last told of an address.
     told: BTreeMap<String, String>,
+    /// Who has answered where, while not all were linked: several may stand behind one address.
+    found: BTreeSet<(String, NodeId)>,
     has_told_stranded: bool,
 }
 
@@ -42,26 +50,35 @@ impl Search {
         let now = Instant::now();
         Self {
             joins,
+            begun: now,
             looked: now,
             lacks_since: None,
             next: now,
             pause: SEEK_PAUSE_MIN,
             is_under_way: false,
+            has_asked: false,
             told: BTreeMap::new(),
+            found: BTreeSet::new(),
             has_told_stranded: false,
         }
     }
 
-    /// Whether it is time to ask, if a node is not linked or all are.
+    /// Whether it is time to ask, if a node is not linked or all are. Once it is in any case: who is where the operator
+    /// has said may be of another cluster.
     fn is_due(&mut self, lacks_somebody: bool, now: Instant) -> bool {
+        let is_idle = !self.joins.is_empty() && !self.is_under_way;
         if !lacks_somebody {
             (self.lacks_since, self.pause, self.next) = (None, SEEK_PAUSE_MIN, now);
-            return false;
+            self.found.clear();
+            let is_first = is_idle && !self.has_asked && now.duration_since(self.begun) >= SEEK_AFTER;
+            self.has_asked |= is_first;
+            return is_first;
         }
         let since = *self.lacks_since.get_or_insert(now);
-        if self.joins.is_empty() || self.is_under_way || now < self.next || now.duration_since(since) < SEEK_AFTER {
+        if !is_idle || now < self.next || now.duration_since(since) < SEEK_AFTER {
             return false;
         }
+        self.has_asked = true;
         self.next = now + self.pause;
         self.pause = (self.pause * 2).min(SEEK_PAUSE_MAX);
         true
@@ -74,6 +91,22 @@ impl Search {
         }
         self.told.insert(address.to_owned(), word.to_owned()).as_deref() != Some(word)
     }
+
+    /// True if it is new that this node answers there. Others may be known to one that is not linked: it is asked again
+    /// soon.
+    fn is_found(&mut self, address: &str, node: NodeId, is_linked: bool) -> bool {
+        if self.found.len() > FOUND_MAX {
+            self.found.clear();
+        }
+        let is_new = self.found.insert((address.to_owned(), node));
+        if is_new {
+            self.told.remove(address);
+        }
+        if is_new && !is_linked {
+            self.pause = SEEK_PAUSE_MIN;
+        }
+        is_new
+    }
 }
 
 impl Peers {
@@ -85,7 +118,7 @@ impl Peers {
         }
         self.search.looked = now;
         let lacks_somebody = self.lacks_somebody();
-        if self.search.is_due(lacks_somebody, now) {
+        if !self.is_expelled && self.search.is_due(lacks_somebody, now) {
             let own = Asker { node: self.identity.node, levels: self.voice.levels };
             let links = self.host.security().links.clone();
             // Without a thread for it nobody is asked this time.
@@ -146,15 +179,14 @@ impl Peers {
     /// A node of this cluster says that it is there.
     fn hear_where(&mut self, node: NodeId, address: String) {
         let known = self.tokens.get(&(node, Lane::Log, 0)).map(|token| lock(&self.links[token].link));
-        let is_linked_there = known.as_ref().is_some_and(|link| link.is_up() && link.address() == address);
+        let is_linked = known.as_ref().is_some_and(|link| link.is_up());
+        let is_linked_there = is_linked && known.as_ref().is_some_and(|link| link.address() == address);
         drop(known);
-        if is_linked_there {
+        if is_linked_there || is_linked && !self.lacks_somebody() {
             return;
         }
-        if self.search.is_news(&address, &format!("node {}", node.0)) {
+        if self.search.is_found(&address, node, is_linked) {
             self.host.log.notice(&format!("node {} answers at {address}, where --join says", node.0));
-            // Others may be known there.
-            self.search.pause = SEEK_PAUSE_MIN;
         }
         self.host.desks[0].mailbox.post(Mail::Event(Event::Found { node, address }));
     }
@@ -182,7 +214,7 @@ pub fn each_place(joins: &[String]) -> Vec<String> {
         let meant = if meant.len() > 1 { meant } else { vec![join.clone()] };
         places.extend(meant);
     }
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     places.retain(|place| seen.insert(place.clone()));
     places.truncate(SEEK_PLACES_MAX);
     places
@@ -213,6 +245,35 @@ mod tests {
         search.is_under_way = true;
         assert!(!search.is_due(true, later + Duration::from_secs(100)), "one search at a time");
         assert!(!Search::new(Vec::new()).is_due(true, begun + Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn a_node_that_lacks_nobody_asks_once_at_its_start() {
+        let begun = Instant::now();
+        let mut search = Search::new(vec!["127.0.0.1:1".to_owned()]);
+        let asks = [0, 5, 6, 700].map(|second| search.is_due(false, begun + Duration::from_secs(second)));
+        assert_eq!(asks, [false, true, false, false]);
+        assert!(!Search::new(Vec::new()).is_due(false, begun + Duration::from_secs(5)), "nowhere to ask");
+    }
+
+    #[test]
+    fn several_nodes_behind_one_address_are_told_once_each_and_asked_less_and_less_often() {
+        let mut search = Search::new(Vec::new());
+        search.pause = SEEK_PAUSE_MAX;
+        assert!(search.is_found("a:1", NodeId(2), true));
+        assert_eq!(search.pause, SEEK_PAUSE_MAX, "it is linked");
+        assert!(search.is_found("a:1", NodeId(3), false));
+        assert_eq!(search.pause, SEEK_PAUSE_MIN, "it was lacking, and may know others");
+        search.pause = SEEK_PAUSE_MAX;
+        let told = [("a:1", 2), ("a:1", 3), ("a:1", 2), ("b:1", 2)];
+        let news = told.map(|(address, node)| search.is_found(address, NodeId(node), true));
+        assert_eq!(news, [false, false, false, true]);
+        assert!(!search.is_found("a:1", NodeId(3), false));
+        assert_eq!(search.pause, SEEK_PAUSE_MAX);
+        assert!(search.is_news("a:1", "refused"), "that was before somebody answered there");
+        // All are linked: what is found later is news.
+        search.is_due(false, Instant::now());
+        assert!(search.is_found("a:1", NodeId(2), true));
     }
 
     #[test]
