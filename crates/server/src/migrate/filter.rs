@@ -38,6 +38,15 @@ const STORES: [&str; 10] = [
     "zunionstore",
 ];
 
+/// Commands that read their first key, and write the one behind STORE or STOREDIST.
+const STORES_LAST: [&str; 3] = ["georadius", "georadiusbymember", "sort"];
+
+/// What stands in a database and is not about it.
+const OF_NO_DATABASE: [&str; 6] = ["flushall", "function", "publish", "script", "select", "spublish"];
+
+/// Commands that run scripts, which may be about other keys than they tell.
+const SCRIPTS: [&str; 6] = ["eval", "eval_ro", "evalsha", "evalsha_ro", "fcall", "fcall_ro"];
+
 impl Filter {
     /// True if every key is taken.
     pub fn is_all(&self) -> bool {
@@ -52,6 +61,11 @@ impl Filter {
     pub fn takes_name(&self, name: &[u8]) -> bool {
         let is_one_of = |patterns: &[String]| patterns.iter().any(|pattern| glob::matches(pattern.as_bytes(), name));
         (self.matching.is_empty() || is_one_of(&self.matching)) && !is_one_of(&self.except)
+    }
+
+    /// True if no name is left out.
+    fn takes_every_name(&self) -> bool {
+        self.matching.is_empty() && self.except.is_empty()
     }
 
     pub fn takes(&self, database: u64, name: &[u8]) -> bool {
@@ -132,17 +146,28 @@ impl Filter {
                     (false, true) => bail!("{}", unclear()),
                 };
             }
-            // Scripts, functions, and what else is about no key.
-            _ if positions.is_empty() => return Ok(Some(request)),
+            name if OF_NO_DATABASE.contains(&name) => return Ok(Some(request)),
             _ if !self.takes_database(database) => return Ok(None),
+            name if positions.is_empty() => {
+                ensure!(!SCRIPTS.contains(&name) || self.takes_every_name(), "{}", unclear());
+                return Ok(Some(request));
+            }
             _ => {}
         }
         let taken: Vec<bool> = positions.iter().map(|&at| self.takes_name(&request[at])).collect();
+        let written = match name.as_str() {
+            name if STORES.contains(&name) => taken.first(),
+            name if STORES_LAST.contains(&name) => taken.get(1),
+            _ => None,
+        };
+        if !taken.contains(&true) || written == Some(&false) {
+            return Ok(None);
+        }
+        // Which keys the patterns of a SORT lead to is not in the request.
+        let reads_others = name == "sort" && written.is_some() && options_of(&request, 2).has_patterns;
+        ensure!(!reads_others || self.takes_every_name(), "{}", unclear());
         if taken.iter().all(|is_taken| *is_taken) {
             return Ok(Some(request));
-        }
-        if !taken.contains(&true) || STORES.contains(&name.as_str()) && !taken[0] {
-            return Ok(None);
         }
         let words_each = match name.as_str() {
             "del" | "unlink" => 1,
@@ -167,15 +192,44 @@ fn positions_of(keys: &Keys, name: &str, request: &Request) -> Vec<usize> {
             std::iter::once(1).chain(3..3 + sources).collect()
         }
         "msetex" => (0..number(1).unwrap_or(0).min(length)).map(|nth| 2 + 2 * nth).collect(),
-        "sort" | "georadius" | "georadiusbymember" => {
-            let is_store =
-                |at: &usize| [&b"store"[..], b"storedist"].iter().any(|word| request[*at].eq_ignore_ascii_case(word));
-            std::iter::once(1).chain((2..length).find(is_store).map(|at| at + 1)).collect()
-        }
+        "sort" => std::iter::once(1).chain(options_of(request, 2).store).collect(),
+        "georadius" => std::iter::once(1).chain(options_of(request, 6).store).collect(),
+        "georadiusbymember" => std::iter::once(1).chain(options_of(request, 5).store).collect(),
         _ => keys.positions(request),
     };
     positions.retain(|at| *at < length);
     positions
+}
+
+/// What the options say of a request that may store what it finds.
+struct Options {
+    /// Where the key is that it is stored under: behind the last option that says so.
+    store: Option<usize>,
+    /// Values of other keys are looked up, by patterns.
+    has_patterns: bool,
+}
+
+/// Reads options from this word on. A word may also be the argument of one, or a name.
+fn options_of(request: &Request, begin: usize) -> Options {
+    let mut options = Options { store: None, has_patterns: false };
+    let mut at = begin;
+    while let Some(word) = request.get(at) {
+        let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+        if is("store") || is("storedist") {
+            options.store = Some(at + 1).filter(|at| *at < request.len()).or(options.store);
+            at += 2;
+        } else if is("by") || is("get") {
+            options.has_patterns |= request.get(at + 1).is_some_and(|pattern| pattern.contains(&b'*'));
+            at += 2;
+        } else {
+            at += match () {
+                () if is("limit") => 3,
+                () if is("count") => 2,
+                () => 1,
+            };
+        }
+    }
+    options
 }
 
 #[cfg(test)]
@@ -203,6 +257,7 @@ mod tests {
             about("lmove", [1, 2, 1]),
             about("bitop", [2, -1, 1]),
             about("flushall", [0, 0, 0]),
+            about("publish", [0, 0, 0]),
         ]))
     }
 
@@ -258,6 +313,23 @@ mod tests {
             ("LMOVE u:1 x LEFT LEFT", "stops"),
             ("SORT x STORE u:1", "stops"),
             ("SORT x BY w_*", "-"),
+            ("SORT u:1 STORE u:2", "SORT u:1 STORE u:2"),
+            ("SORT u:1 STORE x", "-"),
+            ("SORT u:1 BY u:w:* STORE x", "-"),
+            ("SORT u:1 BY u:w:* STORE u:2", "stops"),
+            ("SORT u:1 GET # GET v_*->f STORE u:2", "stops"),
+            ("SORT u:1 BY nosort GET # STORE u:2", "SORT u:1 BY nosort GET # STORE u:2"),
+            ("SORT u:1 LIMIT 0 5 STORE x STORE u:2", "SORT u:1 LIMIT 0 5 STORE x STORE u:2"),
+            ("SORT u:1 BY store STORE u:2", "SORT u:1 BY store STORE u:2"),
+            ("GEORADIUS u:1 1 2 5 m STORE u:2", "GEORADIUS u:1 1 2 5 m STORE u:2"),
+            ("GEORADIUS u:1 1 2 5 m COUNT 3 ANY STOREDIST x", "-"),
+            ("GEORADIUSBYMEMBER u:1 store 5 m STORE u:2", "GEORADIUSBYMEMBER u:1 store 5 m STORE u:2"),
+            ("GEORADIUSBYMEMBER u:1 store 5 m STORE x", "-"),
+            ("GEORADIUSBYMEMBER x store 5 m STORE u:2", "stops"),
+            ("EVAL script 1 u:1", "EVAL script 1 u:1"),
+            ("EVAL script 0", "stops"),
+            ("SCRIPT FLUSH", "SCRIPT FLUSH"),
+            ("PUBLISH x 1", "PUBLISH x 1"),
         ] {
             assert_eq!(sifted(&users, 0, line), expected, "{line}");
         }
@@ -276,6 +348,14 @@ mod tests {
             (3, "COPY a b DB 3 REPLACE", "COPY a b DB 3 REPLACE"),
             (3, "COPY a b DB 4", "-"),
             (4, "COPY a b DB 3", "stops"),
+            (3, "EVAL script 0", "EVAL script 0"),
+            (0, "EVAL script 0", "-"),
+            (0, "FCALL f 0", "-"),
+            (0, "FUNCTION DELETE library", "FUNCTION DELETE library"),
+            (0, "PUBLISH x 1", "PUBLISH x 1"),
+            (0, "SELECT 0", "SELECT 0"),
+            (3, "SORT a BY w_* STORE b", "SORT a BY w_* STORE b"),
+            (0, "SORT a BY w_* STORE b", "-"),
         ] {
             assert_eq!(sifted(&third, database, line), expected, "{database} {line}");
         }
