@@ -320,6 +320,10 @@ fn run_verify(both: &BothArguments, filter: &Filter) -> Result<()> {
             grouped(found.by_outline)
         );
     }
+    if found.without_deadline > 0 {
+        let count = grouped(found.without_deadline);
+        say_line!("{count} of them were compared without their deadlines, which one side does not tell");
+    }
     ensure!(found.is_whole, "source and target differ so much that the comparison was ended early");
     ensure!(found.different == 0, "source and target differ");
     Ok(())

@@ -18,6 +18,7 @@ use super::source::{Address, ask};
 use super::target::RECORD;
 use crate::backup::grouped;
 use crate::connection::Connection;
+use crate::import::now_ms;
 
 /// Keys compared at a time.
 const KEYS_AT_ONCE: usize = 200;
@@ -29,6 +30,9 @@ const PAUSE_DOUBLINGS: u32 = 5;
 
 /// Types of which the whole value is compared.
 const READ_AS_A_WHOLE: [&[u8]; 7] = [b"string", b"list", b"set", b"hash", b"zset", b"stream", b"ReJSON-RL"];
+
+/// A deadline that is reckoned from the time that is left may be off by so much.
+const DEADLINE_SLACK_MS: u64 = 1_000;
 
 /// So many keys that differ are enough to know that the two are not the same.
 const DOUBTS_MAX: usize = 20_000;
@@ -55,13 +59,19 @@ pub struct Comparison {
     pub doubtful: usize,
     /// Of the keys that are the same, those with a value that cannot be read as a whole.
     pub by_outline: u64,
+    /// And those of which one side does not tell the deadline.
+    pub without_deadline: u64,
 }
 
 impl Comparison {
-    fn note_same(&mut self, reading: &Reading) {
-        self.same += u64::from(!is_absent(reading));
+    fn note_same(&mut self, reading: &Reading, our: &Reading) {
+        if is_absent(reading) {
+            return;
+        }
         let kind = reading[0].as_bytes().unwrap_or_default();
-        self.by_outline += u64::from(!is_absent(reading) && !READ_AS_A_WHOLE.contains(&kind));
+        self.same += 1;
+        self.by_outline += u64::from(!READ_AS_A_WHOLE.contains(&kind));
+        self.without_deadline += u64::from(reading[1] == Frame::Null || our[1] == Frame::Null);
     }
 
     /// How far it is.
@@ -85,11 +95,14 @@ pub struct Side {
     by_slot: Vec<usize>,
     /// They know deadlines of fields of hashes, as far as one can tell.
     knows_fields: bool,
+    /// By how many milliseconds the clocks of servers are ahead of ours, where that was of interest.
+    clocks: BTreeMap<usize, i64>,
 }
 
 impl From<Connection> for Side {
     fn from(connection: Connection) -> Self {
-        Self { servers: vec![(String::new(), connection)], by_slot: Vec::new(), knows_fields: true }
+        let servers = vec![(String::new(), connection)];
+        Self { servers, by_slot: Vec::new(), knows_fields: true, clocks: BTreeMap::new() }
     }
 }
 
@@ -107,7 +120,12 @@ impl Side {
         }
         let number_of = |owner: Option<&Claim>| owner.and_then(|claim| numbers.get(&claim.node).copied()).unwrap_or(0);
         let by_slot = topology.owners().into_iter().map(number_of).collect();
-        Ok(Self { servers, by_slot, knows_fields: true })
+        Ok(Self { servers, by_slot, knows_fields: true, clocks: BTreeMap::new() })
+    }
+
+    /// Which server has a key.
+    fn server_of(&self, key: &[u8]) -> usize {
+        self.by_slot.get(usize::from(slot_of(key).0)).copied().unwrap_or(0)
     }
 
     /// Selects a database. Those of a cluster have one.
@@ -118,6 +136,21 @@ impl Side {
         Ok(())
     }
 
+    /// By how many milliseconds the clock of a server is ahead of ours; 0 if it does not tell.
+    fn clock_of(&mut self, server: usize) -> Result<i64> {
+        if let Some(ahead) = self.clocks.get(&server) {
+            return Ok(*ahead);
+        }
+        let told = self.servers[server].1.call(&["TIME"])?;
+        let number = |at: usize| std::str::from_utf8(told.elements()?.get(at)?.as_bytes()?).ok()?.parse::<i64>().ok();
+        let ahead = match (number(0), number(1)) {
+            (Some(seconds), Some(micros)) => seconds * 1_000 + micros / 1_000 - now_ms(),
+            _ => 0,
+        };
+        self.clocks.insert(server, ahead);
+        Ok(ahead)
+    }
+
     /// The replies to requests about a key each, which stands behind the command, or behind the subcommand of XINFO.
     fn pipeline(&mut self, requests: impl Iterator<Item = Vec<Vec<u8>>>) -> Result<Vec<Frame>> {
         let mut bytes = vec![Vec::new(); self.servers.len()];
@@ -125,7 +158,7 @@ impl Side {
         for request in requests {
             let key = &request[if request[0] == b"XINFO" { 2 } else { 1 }];
             let slot = usize::from(slot_of(key).0);
-            let server = self.by_slot.get(slot).copied().unwrap_or(0);
+            let server = self.server_of(key);
             encode_request(&mut bytes[server], &request);
             asked.push((server, slot));
         }
@@ -220,10 +253,10 @@ pub fn compare(
             select(source, target, database)?;
             let ours = read(target, std::slice::from_ref(&key))?.remove(0);
             let (name, theirs) = (String::from_utf8_lossy(&key), &reading[0]);
-            let what = if *theirs == ours[0] {
-                "the same type, another value or deadline".to_owned()
-            } else {
-                format!("{theirs} at the source, {} at the target", ours[0])
+            let what = match reading.iter().chain(&ours).find(|frame| frame.is_error()) {
+                Some(refused) => format!("it cannot be read: {refused}"),
+                None if *theirs == ours[0] => "the same type, another value or deadline".to_owned(),
+                None => format!("{theirs} at the source, {} at the target", ours[0]),
             };
             found.named.push(format!("{name} (database {database}): {what}"));
         }
@@ -248,7 +281,7 @@ fn compare_some(
     let (theirs, ours) = (read(source, keys)?, read(target, keys)?);
     for ((key, reading), our) in keys.iter().zip(theirs).zip(ours) {
         if is_same(&reading, &our) {
-            found.note_same(&reading);
+            found.note_same(&reading, &our);
         } else {
             doubts.push(Doubt { database, key: key.clone(), reading, changes: false });
         }
@@ -273,9 +306,9 @@ fn read_again(source: &mut Side, target: &mut Side, doubts: Vec<Doubt>, found: &
         let (theirs, ours) = (read(source, &keys)?, read(target, &keys)?);
         for ((doubt, reading), our) in some.into_iter().zip(theirs).zip(ours) {
             if is_same(&reading, &our) {
-                found.note_same(&reading);
+                found.note_same(&reading, &our);
             } else {
-                let changes = doubt.changes || !is_same(&doubt.reading, &reading);
+                let changes = doubt.changes || !is_alike(&doubt.reading, &reading);
                 left.push(Doubt { reading, changes, ..doubt });
             }
         }
@@ -309,18 +342,39 @@ fn walk(side: &mut Side, filter: &Filter, mut visit: impl FnMut(&mut Side, &[Vec
     Ok(())
 }
 
-/// True if all is the same; what one side cannot tell, as it has no command for it, is not compared.
+/// True if all is the same, and was read: of what both sides refuse to tell nothing is known.
 fn is_same(left: &Reading, right: &Reading) -> bool {
-    let is_told = |at: usize| left[at] != Frame::Null && right[at] != Frame::Null;
-    left[0] == right[0] && left[2] == right[2] && [1, 3].into_iter().all(|at| !is_told(at) || left[at] == right[at])
+    !left.iter().chain(right).any(Frame::is_error) && is_alike(left, right)
+}
+
+/// True if the replies are the same; what one side cannot tell, as it has no command for it, is not compared.
+fn is_alike(left: &Reading, right: &Reading) -> bool {
+    let is_told = left[3] != Frame::Null && right[3] != Frame::Null;
+    let is_more_alike = !is_told || left[3] == right[3];
+    left[0] == right[0] && left[2] == right[2] && is_deadline_alike(&left[1], &right[1]) && is_more_alike
+}
+
+/// See [`deadlines`].
+fn is_deadline_alike(left: &Frame, right: &Frame) -> bool {
+    let told = |deadline: &Frame| match deadline {
+        Frame::Integer(at) => Some((*at, false)),
+        Frame::Array(reckoned) => match reckoned.first() {
+            Some(Frame::Integer(at)) => Some((*at, true)),
+            _ => None,
+        },
+        _ => None,
+    };
+    match (told(left), told(right)) {
+        (Some((left, false)), Some((right, false))) => left == right,
+        (Some((left, _)), Some((right, _))) => (left < 0) == (right < 0) && left.abs_diff(right) <= DEADLINE_SLACK_MS,
+        _ => true,
+    }
 }
 
 /// The states of keys: types and deadlines first, then values as these need it.
 fn read(side: &mut Side, keys: &[Vec<u8>]) -> Result<Vec<Reading>> {
-    let ask_all =
-        |side: &mut Side, command: &[u8]| side.pipeline(keys.iter().map(|key| vec![command.to_vec(), key.clone()]));
-    let kinds = ask_all(side, b"TYPE")?;
-    let deadlines = ask_all(side, b"PEXPIRETIME")?;
+    let kinds = side.pipeline(keys.iter().map(|key| vec![b"TYPE".to_vec(), key.clone()]))?;
+    let deadlines = deadlines(side, keys)?;
     let mut requests = Vec::new();
     for (key, kind) in keys.iter().zip(&kinds) {
         let words: &[&[u8]] = match kind.as_bytes() {
@@ -346,8 +400,6 @@ fn read(side: &mut Side, keys: &[Vec<u8>]) -> Result<Vec<Reading>> {
             (Some(b"zset"), Frame::Array(pairs)) => Frame::Array(pairs.into_iter().enumerate().map(as_score).collect()),
             (_, value) => value,
         };
-        // Redis before 7.0 has no PEXPIRETIME.
-        let deadline = if deadline.is_error() { Frame::Null } else { deadline };
         requests.extend(request_for_more(key, &kind, &value, side.knows_fields).map(|words| (readings.len(), words)));
         readings.push(vec![kind, deadline, value, Frame::Null]);
     }
@@ -364,6 +416,27 @@ fn read(side: &mut Side, keys: &[Vec<u8>]) -> Result<Vec<Reading>> {
         };
     }
     Ok(readings)
+}
+
+/// The deadlines of keys; in an array those that are reckoned from the time that is left, as Redis before 7.0 has no
+/// PEXPIRETIME, and a user may not be allowed to say it. Nothing where that is not told either.
+fn deadlines(side: &mut Side, keys: &[Vec<u8>]) -> Result<Vec<Frame>> {
+    let mut deadlines = side.pipeline(keys.iter().map(|key| vec![b"PEXPIRETIME".to_vec(), key.clone()]))?;
+    let untold: Vec<usize> = (0..deadlines.len()).filter(|nth| deadlines[*nth].is_error()).collect();
+    let now_ms = now_ms();
+    let left = side.pipeline(untold.iter().map(|nth| vec![b"PTTL".to_vec(), keys[*nth].clone()]))?;
+    for (nth, left_ms) in untold.into_iter().zip(left) {
+        deadlines[nth] = match left_ms {
+            Frame::Integer(left_ms) if left_ms >= 0 => {
+                let server = side.server_of(&keys[nth]);
+                Frame::Array(vec![Frame::Integer(now_ms + left_ms + side.clock_of(server)?)])
+            }
+            // There is none, or no such key.
+            Frame::Integer(none) => Frame::Integer(none),
+            _ => Frame::Null,
+        };
+    }
+    Ok(deadlines)
 }
 
 /// What asks for the deadlines of the fields of a hash, or for the groups of a stream.
@@ -437,5 +510,27 @@ mod tests {
         let told = |deadline| hash(Frame::Array(vec![Frame::Integer(deadline)]));
         assert!(is_same(&told(5), &told(5)) && !is_same(&told(5), &told(-1)));
         assert!(is_same(&told(5), &hash(Frame::Null)));
+    }
+
+    #[test]
+    fn deadlines_that_are_reckoned_are_compared_within_a_second() {
+        let text = |deadline: Frame| vec![bulk("string"), deadline, bulk("v"), Frame::Null];
+        let (told, reckoned) = (Frame::Integer, |at: i64| Frame::Array(vec![Frame::Integer(at)]));
+        assert!(!is_same(&text(told(5_000)), &text(told(5_001))));
+        assert!(is_same(&text(reckoned(5_000)), &text(told(6_000))));
+        assert!(!is_same(&text(reckoned(5_000)), &text(told(6_001))));
+        assert!(!is_same(&text(reckoned(500)), &text(told(-1))), "one has none");
+        let mut found = Comparison::default();
+        assert!(is_same(&text(Frame::Null), &text(told(5_000))));
+        found.note_same(&text(Frame::Null), &text(told(5_000)));
+        found.note_same(&text(reckoned(5_000)), &text(told(5_000)));
+        assert_eq!((found.same, found.without_deadline), (2, 1), "and it is counted");
+    }
+
+    #[test]
+    fn what_neither_side_lets_one_read_differs_and_does_not_change() {
+        let refused = || Frame::Error(b"NOPERM this user has no permissions".to_vec());
+        let reading = vec![bulk("string"), Frame::Integer(-1), refused(), Frame::Null];
+        assert!(!is_same(&reading, &reading) && is_alike(&reading, &reading));
     }
 }
