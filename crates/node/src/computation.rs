@@ -14,7 +14,7 @@ use keyspace::{
 };
 use resp::{Args, Span, Writer};
 use script::{Ending, Engine, Flow, Host, Pause};
-use stdx::{Instant, Prng};
+use stdx::{Instant, Level, Prng};
 
 use crate::entry::{self, Effect, put_words};
 use crate::event::GroupId;
@@ -36,6 +36,8 @@ pub struct Computation {
     pub(crate) noted: Classes,
     /// By which collections change their form.
     pub(crate) limits: Limits,
+    /// By which replies have their form, and commands their words.
+    pub(crate) level: Level,
     /// How large values come and go.
     pub(crate) slicing: Slicing,
     /// Where its keys are.
@@ -132,6 +134,7 @@ impl Computation {
         });
         // Before any value comes in: they say whether one that is due exists.
         scratch.set_limits(self.limits);
+        scratch.set_level(self.level);
         for (group, values) in &self.values {
             let Some(keys) = self.work.keys.get(group) else { continue };
             for ((database, key), value) in keys.iter().zip(values) {

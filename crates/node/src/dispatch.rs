@@ -726,6 +726,7 @@ impl Core {
         }
         let moment = Moment { unix: self.now.unix, seed: self.draw() };
         let slots = Arc::clone(&self.context.slots);
+        self.driver.level = self.context.level_for_clients();
         self.drive(actions, |driver, posts| {
             driver.begin(work, &slots, moment, posts);
             Progress::Going

@@ -611,7 +611,7 @@ impl Core {
         if let Room::None(reason) = &outlet.context.host.room {
             circumstances.write_refusal.get_or_insert_with(|| no_room(outlet.context.node, reason));
         }
-        circumstances.level = circumstances.level.min(group.level_to_log());
+        circumstances.level = group.level_to_log();
         let run = Run { origin, floor, protocol, database, invocation, args, circumstances, seed };
         let result = group.run_script(run, &mut engine, &mut self.prng, now, &mut outlet);
         self.runner.engine = Some(engine);

@@ -23,6 +23,7 @@
 //! believed of other nodes, nobody is given what it cannot read.
 
 use command::Refusal;
+use keyspace::{Body, DataCommand};
 use resp::{Args, Protocol};
 use stdx::{Level, Levels};
 
@@ -39,6 +40,12 @@ use crate::timeline::Kind;
 
 /// The group with the log that says at which level the cluster is.
 pub(crate) const HOME: GroupId = GroupId(0);
+
+/// A command as it changes data at this level. What only reads is not logged, and is the same at all levels.
+pub(crate) fn body_at(level: Level, command: &'static DataCommand) -> &'static DataCommand {
+    let is_logged = matches!(command.body, Body::Mutate(_));
+    if is_logged && level == Level::FIRST { keyspace::as_of_level_1(command) } else { command }
+}
 
 impl Context {
     /// Refuses to ask the leader of group 0 for what it does not know: it would take it for something else.

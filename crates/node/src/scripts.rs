@@ -19,7 +19,7 @@ use crate::blocking::lay_out;
 use crate::commands::Known;
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, Level};
-use crate::levels::check_form;
+use crate::levels::{body_at, check_form};
 use crate::limits;
 use crate::pubsub::Message;
 use crate::statistics::shorten;
@@ -243,7 +243,8 @@ fn permit_known(
             if invocation.is_read_only && !matches!(command.body, keyspace::Body::Query(_)) {
                 return Err(Refusal::new(READ_ONLY));
             }
-            Ok(Permitted::Data(command))
+            // What the log would not do is not promised to a script.
+            Ok(Permitted::Data(body_at(circumstances.level, command)))
         }
         Known::Control(command) => match command.name {
             "select" => {

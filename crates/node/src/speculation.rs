@@ -14,6 +14,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use hashbrown::hash_map::EntryRef;
 use keyspace::{Keyspace, Layout, Lookups, Moment};
+use stdx::Level;
 
 /// See the module. Batches are numbered as they are proposed.
 pub(crate) struct Speculation {
@@ -122,8 +123,9 @@ impl Speculation {
     }
 
     /// Begins to remember what others change. What they have changed up to now is not known; `number` is the last batch
-    /// that is not applied, 0 if there is none.
-    pub(crate) fn activate(&mut self, number: u64) {
+    /// that is not applied, 0 if there is none. What is run here is logged at `level`.
+    pub(crate) fn activate(&mut self, number: u64, level: Level) {
+        self.scratch.set_level(level);
         if !self.is_active {
             self.is_active = true;
             self.note_everything(number);
@@ -244,7 +246,6 @@ impl Speculation {
         entry.insert_entry_with_key(Arc::clone(&name), number);
         trace.touched.push(Touched { database, key: name, is_fresh: true, is_altered: false });
         self.scratch.set_limits(from.limits());
-        self.scratch.set_level(from.level());
         from.copy_key(database, key, moment, &mut self.scratch);
         false
     }
@@ -311,7 +312,7 @@ fn scratch(databases: u16) -> Keyspace {
 
 #[cfg(test)]
 mod tests {
-    use stdx::UnixMillis;
+    use stdx::{Levels, UnixMillis};
 
     use super::*;
     use crate::group::run_one;
@@ -334,7 +335,7 @@ mod tests {
     fn a_script_sees_the_one_before_it_until_both_are_applied() {
         let base = scratch(1);
         let mut ahead = Speculation::new(1);
-        ahead.activate(0);
+        ahead.activate(0, Levels::KNOWN.highest);
         ahead.settle(0);
         for number in [1, 2] {
             let mut trace = Trace::default();
@@ -354,7 +355,7 @@ mod tests {
     fn a_change_of_somebody_else_hides_what_scripts_have_made() {
         let base = scratch(1);
         let mut ahead = Speculation::new(1);
-        ahead.activate(0);
+        ahead.activate(0, Levels::KNOWN.highest);
         ahead.settle(0);
         let mut trace = Trace::default();
         ahead.bring(&base, 0, b"n", MOMENT, 1, &mut trace);
@@ -374,7 +375,7 @@ mod tests {
     fn what_a_script_did_before_it_was_given_up_is_not_seen() {
         let base = scratch(1);
         let mut ahead = Speculation::new(1);
-        ahead.activate(0);
+        ahead.activate(0, Levels::KNOWN.highest);
         ahead.settle(0);
         let mut trace = Trace::default();
         ahead.bring(&base, 0, b"a", MOMENT, 1, &mut trace);
@@ -396,7 +397,7 @@ mod tests {
     #[test]
     fn nobody_knows_what_was_logged_before_scripts_were_used() {
         let mut ahead = Speculation::new(1);
-        ahead.activate(3);
+        ahead.activate(3, Levels::KNOWN.highest);
         assert!(ahead.is_changing(b"x"));
         ahead.settle(2);
         assert!(ahead.is_changing(b"x"));

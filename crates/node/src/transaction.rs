@@ -20,7 +20,7 @@ use std::sync::Arc;
 use command::Refusal;
 use keyspace::{Classes, Limits, Lookups, Moment, Notice};
 use resp::{Args, Protocol, Span, Writer};
-use stdx::Instant;
+use stdx::{Instant, Level};
 
 pub use message::{GatewayId, TransactionId};
 
@@ -325,6 +325,8 @@ pub struct Driver {
     pub(crate) lookups: Lookups,
     /// When collections change their form, in what it computes.
     pub(crate) limits: Limits,
+    /// That at which clients of this core are answered.
+    pub(crate) level: Level,
     /// How large values come and go.
     pub(crate) slicing: Slicing,
     pub(crate) defect: Option<Defect>,
@@ -344,6 +346,7 @@ impl Driver {
             reads: Vec::new(),
             lookups: Lookups::default(),
             limits: Limits::default(),
+            level: Level::FIRST,
             slicing: Slicing::default(),
             defect: None,
             stopwatch,
@@ -445,8 +448,8 @@ impl Driver {
         post: &mut Vec<Post>,
     ) -> Progress {
         let low_water = self.low_water();
-        let (databases, noted, limits, slicing) = (self.databases, self.noted, self.limits, self.slicing);
-        let stopwatch = self.stopwatch;
+        let (databases, noted, limits, level) = (self.databases, self.noted, self.limits, self.level);
+        let (slicing, stopwatch) = (self.slicing, self.stopwatch);
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.protocol);
         let granted = match outcome {
@@ -496,6 +499,7 @@ impl Driver {
             databases,
             noted,
             limits,
+            level,
             slicing,
             slots: Arc::clone(&transaction.slots),
             values: std::mem::take(&mut transaction.values),

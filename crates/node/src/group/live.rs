@@ -75,7 +75,7 @@ impl Group {
     ) -> Result<(), Declined> {
         let pending = self.pending_number();
         let lookups_before = self.state.keyspace().lookups();
-        self.leader.speculation.activate(pending);
+        self.leader.speculation.activate(pending, run.circumstances.level);
         self.script.last = now.instant;
         let moment = self.batch_moment(now, outlet.context.moments.latest(), prng);
         let mut host = LiveHost {

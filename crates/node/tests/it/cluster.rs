@@ -413,6 +413,12 @@ fn names_of_encodings_digits_and_words_are_those_of_the_level() {
     assert_eq!(say(&mut nodes, "ZINCRBY z 0 a"), "$19 0.10000000000000001");
     let refused = "-ERR wrong number of arguments for 'hsetex' command";
     assert_eq!(say(&mut nodes, "HSETEX h FIELDS 1 a 1 KEEPTTL"), refused);
+    // A script is told what the log will do.
+    let script = "EVAL 'return {redis.pcall(\"HSETEX\",KEYS[1],\"FIELDS\",\"1\",\"a\",\"1\",\"KEEPTTL\").err, \
+                  redis.call(\"ZINCRBY\",KEYS[2],\"0\",\"a\")}' 2 {z}h z";
+    let heard = say(&mut nodes, script);
+    assert!(heard.contains("wrong number of arguments") && heard.ends_with(" $19 0.10000000000000001"), "{heard}");
+    assert_eq!(say(&mut nodes, "EXISTS {z}h"), ":0");
     nodes.upgrade();
     assert_eq!(say(&mut nodes, "OBJECT ENCODING s"), "$8 listpack");
     assert_eq!(say(&mut nodes, "OBJECT ENCODING l"), "$8 listpack");
