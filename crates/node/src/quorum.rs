@@ -96,10 +96,9 @@ impl Context {
         let in_reach = leader.filter(|leader| *leader == self.node || self.neighbours.hears(*leader));
         match in_reach {
             Some(leader) if self.leaderless.lasts(group, now).is_none() => format!(
-                "TRYAGAIN Group {} did not answer within {} s, and nothing was done: it is led by {}, which is in reach. \
-                 A long script or transaction may have locked the keys",
+                "TRYAGAIN Group {} did not answer in time, and nothing was done: it is led by {}, which is in reach. A \
+                 long script or transaction may have locked the keys",
                 group.0,
-                limits::REQUEST_PATIENCE.as_secs(),
                 self.name_of(leader)
             ),
             _ => self.no_quorum(group, now),
