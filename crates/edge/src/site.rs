@@ -24,7 +24,7 @@ mod trail;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -56,7 +56,6 @@ pub struct Site {
     words: Sender<Word>,
     /// Bytes of tapes that have not been taken yet.
     told_bytes: AtomicUsize,
-    has_dropped: AtomicBool,
     level: AtomicU64,
     next_follower: AtomicU64,
     kept: Mutex<Kept>,
@@ -107,7 +106,6 @@ pub fn prepare(settings: &Settings, cluster: u128) -> (Site, Prepared) {
         cluster,
         words,
         told_bytes: AtomicUsize::new(0),
-        has_dropped: AtomicBool::new(false),
         level: AtomicU64::new(settings.number("site-compression-level").cast_unsigned()),
         next_follower: AtomicU64::new(0),
         kept: Mutex::default(),
@@ -140,7 +138,6 @@ impl Site {
         }
         // The next tape that is taken shows that something is missing.
         self.told_bytes.fetch_sub(bytes, Ordering::AcqRel);
-        self.has_dropped.store(true, Ordering::Release);
     }
 
     /// A checkpoint is about to take the place of log: what the log has done before must be kept first. After a while
@@ -283,7 +280,8 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
                             }
                         }
                         Ok(Admission::Begins) => {
-                            let why = if site.has_dropped.swap(false, Ordering::AcqRel) {
+                            // A group that had to be asked has told more than was kept.
+                            let why = if asked.remove(&group).is_some() {
                                 "more has changed than could be written in time"
                             } else {
                                 "what came before is not known here"
