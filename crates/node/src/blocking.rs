@@ -327,7 +327,7 @@ impl Group {
 }
 
 impl Outlet<'_> {
-    /// Tells a waiter that there may be something for it, or that its key is gone.
+    /// Tells a waiter that it may get an answer: there may be something for it, or its stream or group has gone.
     fn wake(&mut self, waiter: &Origin, group: GroupId) {
         if waiter.node == self.context.node {
             let mail = Mail::Wake { session: waiter.session, ticket: waiter.ticket, group };
