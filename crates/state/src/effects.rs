@@ -4,6 +4,8 @@
 //! the answer or from what the key holds now; and for everything else the changed keys as they are now (`SET`,
 //! `RESTORE` or `DEL`), which is right for every command there is, and as large as the value.
 
+use std::ops::Range;
+
 use keyspace::{DataCommand, Id, Keyspace, Moment, ValueRef};
 use resp::{Args, Frame, FrameDecoder};
 
@@ -263,9 +265,8 @@ impl Done<'_> {
             return Some(());
         };
         let ValueRef::Hash(hash) = entry.value() else { return None };
-        // … FIELDS count field [field ...]
-        let first = (2..self.args.len()).find(|index| is(self.args.at(*index), "fields"))? + 2;
-        for field in self.args.iter().skip(first) {
+        let places = self.places_of_fields()?;
+        for field in self.args.iter().take(places.end).skip(places.start) {
             match hash.get_with_deadline(field) {
                 None => out.push(self.database, &[b"HDEL", key, field]),
                 Some((_, None)) => out.push(self.database, &[b"HPERSIST", key, b"FIELDS", b"1", field]),
@@ -278,13 +279,26 @@ impl Done<'_> {
         Some(())
     }
 
+    /// Where the fields stand: `… FIELDS count field [field ...] …`, in front of other words or behind them.
+    fn places_of_fields(&self) -> Option<Range<usize>> {
+        let first = (2..self.args.len()).find(|index| is(self.args.at(*index), "fields"))? + 2;
+        let count: usize = number(self.args.get(first - 1)?)?;
+        Some(first..first.checked_add(count)?)
+    }
+
     /// Fields have gone if one of them was told to expire in the past.
     fn put_fields(&self) -> Option<()> {
         let frame = self.frame()?;
         let has_gone = |code: &Frame| !matches!(code, Frame::Integer(-2..=1));
         let is_told_by_codes = !is(self.args.at(0), "hgetex");
-        let may_have_gone =
-            if is_told_by_codes { frame.elements()?.iter().any(has_gone) } else { !self.has_word(2, &["persist"]) };
+        let may_have_gone = if is_told_by_codes {
+            frame.elements()?.iter().any(has_gone)
+        } else {
+            // A field may have the name of an option.
+            let places = self.places_of_fields()?;
+            let is_option = |place: usize| !places.contains(&place);
+            !(2..self.args.len()).any(|place| is_option(place) && is(self.args.at(place), "persist"))
+        };
         (!may_have_gone).then_some(())
     }
 

@@ -18,7 +18,7 @@ use message::entry::Builder;
 use resp::{Args, Frame, FrameDecoder, Protocol, Span, Writer};
 use state::{Ignored, Phase, Reader, State, Step};
 use stdx::log::{Entry, EntryKind};
-use stdx::{Prng, UnixMillis};
+use stdx::{Level, Prng, UnixMillis};
 
 use super::state;
 
@@ -615,6 +615,54 @@ fn requests_of(steps: Vec<Step>) -> Vec<Vec<Vec<u8>>> {
         words.map(|word| word.as_bytes().expect("a word").to_vec()).collect()
     };
     frames.map(words).collect()
+}
+
+#[test]
+fn options_behind_fields_are_not_told_as_fields() {
+    let told = |reader: Reader, lines: &[&str]| {
+        let mut near = state();
+        near.record(Some(reader));
+        let moment = Moment { unix: UnixMillis(4_000_000_000_000), seed: 0 };
+        let mut builder = Builder::default();
+        builder.rise(Level(2));
+        near.apply(&Entry { term: 1, index: 1, kind: EntryKind::Normal, data: builder.finish(moment) }, &mut Ignored);
+        let mut told = Vec::new();
+        for (index, line) in (2..).zip(lines) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let mut builder = Builder::default();
+            builder.set_level(Level(2));
+            with_args(&words, |args| builder.command(Protocol::Resp2, 0, args));
+            let entry = Entry { term: 1, index, kind: EntryKind::Normal, data: builder.finish(moment) };
+            near.apply(&entry, &mut Ignored);
+            let steps = near.take_tape().expect("there is an entry more").steps;
+            told.extend(
+                requests_of(steps).into_iter().map(|words| String::from_utf8_lossy(&words.join(&b' ')).into_owned()),
+            );
+        }
+        told
+    };
+    // Two of the fields have the names of options, and one has a deadline.
+    let lines = [
+        "HSET h f 1 nx 2 persist 3",
+        "HPEXPIREAT h 4100000000000 FIELDS 1 persist",
+        "HPEXPIREAT h 4100000000000 FIELDS 1 f NX",
+        "HGETEX h FIELDS 1 f PERSIST",
+        "HGETEX h FIELDS 1 f PXAT 4200000000000",
+    ];
+    let expected = [
+        "HSET h f 1 nx 2 persist 3",
+        "HPEXPIREAT h 4100000000000 FIELDS 1 persist",
+        "HPEXPIREAT h 4100000000000 FIELDS 1 f",
+        "HPERSIST h FIELDS 1 f",
+        "HPEXPIREAT h 4200000000000 FIELDS 1 f",
+    ];
+    assert_eq!(told(Reader::Holdfast, &lines), expected);
+    assert_eq!(told(Reader::Redis74, &lines), expected);
+    // Where deadlines of fields are unknown it is told when a field goes, whatever its name is.
+    let lines = ["HSET h f 1 persist 2", "HGETEX h FIELDS 1 f PERSIST", "HGETEX h PXAT 1 FIELDS 1 persist"];
+    let told = told(Reader::Redis7, &lines);
+    assert_eq!((told.len(), &told[0]), (2, &lines[0].to_owned()), "{told:?}");
+    assert!(told[1].starts_with("RESTORE h "), "{told:?}");
 }
 
 #[test]
