@@ -434,11 +434,11 @@ impl<'a> List<'a> {
             -5..=-1 => (2 << 10 << size_max.unsigned_abs(), usize::MAX),
             _ => (64 << 10, usize::MAX),
         };
-        let mut elements = Vec::new();
+        let mut bytes = listpack::FRAME_BYTES;
         self.len() <= len_max.min(bytes_max)
             && self.iter().all(|item| {
-                listpack::put(&mut elements, item);
-                listpack::FRAME_BYTES + elements.len() <= bytes_max
+                bytes += listpack::element_bytes(item);
+                bytes <= bytes_max
             })
     }
 

@@ -24,6 +24,9 @@ const PACKED_LEN_MAX: usize = 128;
 /// Longest member of one, in bytes.
 const PACKED_MEMBER_BYTES_MAX: usize = 64;
 
+/// Of so many members the name of the encoding depends at most, the first ones: nobody waits for more to be looked at.
+const NAMING_MEMBERS_MAX: usize = 10_000;
+
 /// The members of a large set.
 pub(crate) type Members = Tree<Member>;
 
@@ -224,8 +227,9 @@ impl<'a> Set<'a> {
             Form::Packed(_) | Form::Large(_) => {
                 let is_short = |member: Str<'_>| member.len() as u64 <= bytes_max;
                 let is_integer = |member: Str<'_>| canonical_integer(member.to_bytes(&mut ItoaBuffer::new())).is_some();
-                let had_integers = len > limits.set_integers && self.iter().all(is_integer);
-                if !had_integers && self.iter().all(is_short) { "listpack" } else { "hashtable" }
+                let looked_at = || self.iter().take(NAMING_MEMBERS_MAX);
+                let had_integers = len > limits.set_integers && looked_at().all(is_integer);
+                if !had_integers && looked_at().all(is_short) { "listpack" } else { "hashtable" }
             }
         }
     }
@@ -536,5 +540,26 @@ impl Edit<'_> {
         change: impl FnOnce(&mut SetMut<'_, '_>) -> R,
     ) -> Result<R, Refusal> {
         self.modify(key, Kind::Set, |cell| change(&mut SetMut(cell)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_large_set_s_encoding_depends_on_its_first_members_only() {
+        let limits = Limits { set_listpack_entries: 1 << 20, ..Limits::default() };
+        let texts: Vec<Vec<u8>> = (0..NAMING_MEMBERS_MAX).map(|number| format!("m{number}").into_bytes()).collect();
+        let places = || texts.iter().map(|text| order::place_of(text));
+        let (first, last) = (places().min().expect("there are some"), places().max().expect("there are some"));
+        let name_with = |more: Option<Vec<u8>>| {
+            let members = in_order(texts.iter().chain(&more).map(|text| Member::new(text)).collect());
+            Set::large(&members).encoding_within(&limits)
+        };
+        let long = || (0..).map(|number| format!("{number:0>100}").into_bytes());
+        assert_eq!(name_with(None), "listpack");
+        assert_eq!(name_with(long().find(|text| (first..last).contains(&order::place_of(text)))), "hashtable");
+        assert_eq!(name_with(long().find(|text| order::place_of(text) > last)), "listpack");
     }
 }

@@ -518,6 +518,10 @@ fn small_sets_and_lists_are_listpacks_by_the_limits_that_are_configured() {
     // Too many integers became a hash table, and stay one.
     assert_eq!(names(&keyspace, &sets), "intset listpack listpack listpack listpack listpack hashtable");
     assert_eq!(names(&keyspace, &lists), "listpack listpack listpack");
+    let other = Limits { list_listpack_size: 1_000, ..limits };
+    keyspace.set_limits(other);
+    assert_eq!(names(&keyspace, &lists), "listpack listpack quicklist");
+    keyspace.set_limits(more);
 
     // They are in the log and in a checkpoint.
     for limits in [limits, Limits { keeps_expired: true, ..more }] {

@@ -58,6 +58,20 @@ pub(crate) fn integer_bytes(number: i64) -> usize {
     }
 }
 
+/// Bytes of what [`put`] appends.
+pub(crate) fn element_bytes(text: &[u8]) -> usize {
+    if let Some(number) = canonical_integer(text) {
+        return integer_bytes(number);
+    }
+    let head_bytes = match text.len() {
+        0..0x40 => 1,
+        0x40..0x1000 => 2,
+        _ => 5,
+    };
+    let bytes = head_bytes + text.len();
+    bytes + backward_width(bytes)
+}
+
 fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     let start = out.len();
     match text.len() {
@@ -256,6 +270,7 @@ mod tests {
         let bytes = builder.finish();
         let found: Vec<_> = read(&bytes).unwrap().iter().map(Str::to_vec).collect();
         assert_eq!(found, texts);
+        assert_eq!(bytes.len(), FRAME_BYTES + texts.iter().map(|text| element_bytes(text)).sum::<usize>());
     }
 
     #[test]
