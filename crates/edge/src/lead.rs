@@ -276,6 +276,7 @@ enum Copying {
 struct Counts {
     copies: u64,
     continued: u64,
+    refused: u64,
 }
 
 /// The first of Valkey that has deadlines of fields of hashes.
@@ -525,7 +526,10 @@ impl Leading {
                 link.go_on(&stream.id, offset);
                 self.counts.continued += 1;
             }
-            _ => self.log().notice(&format!("replica {name} gets a copy")),
+            _ => {
+                self.counts.refused += u64::from(link.wanted().is_some());
+                self.log().notice(&format!("replica {name} gets a copy"));
+            }
         }
         self.links.insert(token, link);
     }
@@ -799,6 +803,7 @@ impl Leading {
             followers: self.links.values().map(Link::report).collect(),
             copy_count: self.counts.copies,
             continued_count: self.counts.continued,
+            refused_count: self.counts.refused,
         };
         *self.host.lead.report.lock().unwrap_or_else(PoisonError::into_inner) = following;
     }

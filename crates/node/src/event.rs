@@ -850,6 +850,8 @@ pub struct Following {
     pub copy_count: u64,
     /// How often one who had been away went on where it was.
     pub continued_count: u64,
+    /// How often one who wanted that got a copy: what it asked for is no longer kept, or is of another stream.
+    pub refused_count: u64,
 }
 
 /// A replica of another kind.

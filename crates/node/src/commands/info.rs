@@ -362,8 +362,6 @@ fn write_stats(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     line("total_net_repl_output_bytes", &report.links.iter().map(|link| link.sent_bytes).sum::<u64>());
     line("instantaneous_input_kbps", &kilobytes(rate(1)));
     line("instantaneous_output_kbps", &kilobytes(rate(2)));
-    line("instantaneous_input_repl_kbps", &"0.00");
-    line("instantaneous_output_repl_kbps", &"0.00");
     line("rejected_connections", &report.rejected_count);
     line("core_wakes", &report.core_wake_count);
     line("core_helps", &report.core_help_count);
@@ -372,10 +370,10 @@ fn write_stats(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     let percent = |per_mille: u64| format!("{:.1}", per_mille as f64 / 10.0);
     line("hottest_key_core_percent", &percent(time));
     line("hottest_key_calls_percent", &percent(calls));
-    // Replicas of other kinds: copies, streams that went on, and requests for what was no longer kept.
+    // Replicas of other kinds: copies, streams that went on, and requests to go on that were answered with a copy.
     line("sync_full", &report.following.copy_count);
     line("sync_partial_ok", &report.following.continued_count);
-    line("sync_partial_err", &0);
+    line("sync_partial_err", &report.following.refused_count);
     line("expired_keys", &groups_of(figures).map(|group| group.removals.expired).sum::<u64>());
     line("expired_subkeys", &groups_of(figures).map(|group| group.removals.expired_fields).sum::<u64>());
     // Keys are removed by their deadlines, in order, and not by looking at some of them for a share of the time.

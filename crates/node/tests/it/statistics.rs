@@ -391,8 +391,6 @@ fn info_tells_who_waits_watches_and_listens_and_what_was_denied() {
             "used_memory_functions",
             "mem_replication_backlog",
             "mem_clients_slaves",
-            "instantaneous_input_repl_kbps",
-            "instantaneous_output_repl_kbps",
             "sync_full",
             "sync_partial_ok",
             "sync_partial_err",

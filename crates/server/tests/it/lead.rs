@@ -457,6 +457,15 @@ fn replicas_that_lie_stutter_and_never_read_cost_nobody_anything() {
             client.send(&["PSYNC", id, offset]).expect("a server that listens");
         }
     }
+    // Who wants to go on with what is not there gets a copy.
+    let mut stranger = server.client();
+    stranger.send(&["PSYNC", &"0".repeat(40), "2"]).expect("a server that listens");
+    let begun = Instant::now();
+    while ours.show("INFO stats").contains("sync_partial_err:0") {
+        assert!(begun.elapsed() < PATIENCE, "it is not counted");
+        thread::sleep(Duration::from_millis(20));
+    }
+    drop(stranger);
     assert!(ours.show("PSYNC ? many").contains("not an integer"));
     assert!(ours.show("REPLCONF listening-port 99999").contains("not an integer"));
     assert!(ours.show("REPLCONF listening-port").contains("syntax"));
