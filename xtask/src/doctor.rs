@@ -15,6 +15,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+use crate::interrupt;
 use crate::process::words;
 use faults::{FAULTS, Fault, healthy};
 use stage::{Case, Ground, NotPossible};
@@ -43,6 +44,8 @@ pub fn run(words: &[String]) -> Result<()> {
         let known: Vec<&str> = FAULTS.iter().map(|fault| fault.name).collect();
         bail!("there is no fault '{unknown}': {}", known.join(", "));
     }
+    // What faults have changed is undone where each of their things is dropped.
+    interrupt::note()?;
     let mut rows = Vec::new();
     for fault in faults {
         rows.push(try_fault(&options, fault)?);
@@ -140,7 +143,10 @@ fn try_fault(options: &Options, fault: &'static Fault) -> Result<Row> {
         processor_percent: 0.0,
         redis: None,
     };
-    let case = match (fault.inject)(&ground) {
+    let injected = (fault.inject)(&ground);
+    // It may have ended programs that the fault needs, which looks as if they were not possible.
+    interrupt::check()?;
+    let case = match injected {
         Ok(case) => case,
         Err(error) => match error.downcast::<NotPossible>() {
             Ok(NotPossible(why)) => return Ok(none(why)),
@@ -193,7 +199,7 @@ fn examine(options: &Options, case: &Case) -> Result<Value> {
     let mut command = case.command(&options.binary);
     command.args(["doctor", "--json", "--alone", "--seconds", &options.seconds.to_string()]);
     command.args(["--server", &case.place, "--data-dir"]).arg(&case.data_folder).stdin(Stdio::null());
-    let output = command.output().with_context(|| format!("cannot start {}", words(&command)))?;
+    let output = interrupt::output(&mut command)?;
     let told = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
     serde_json::from_slice(&output.stdout).with_context(|| format!("{}: {}", words(&command), told()))
 }
@@ -237,7 +243,7 @@ fn load_average() -> String {
     text.split_whitespace().next().unwrap_or("unknown").to_owned()
 }
 
-/// A command as it is typed.
+/// A script for the shell, in which `$1` is the first of the words.
 pub(crate) fn shell(script: &str, words: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", script, "sh"]).args(words);

@@ -7,6 +7,7 @@ mod doctor;
 mod fuzz;
 mod guided;
 mod image;
+mod interrupt;
 mod machine;
 mod miri;
 mod needs;

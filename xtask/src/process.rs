@@ -69,7 +69,10 @@ impl Drop for Family {
     fn drop(&mut self) {
         // The group outlives its leader as long as one member is there, so this also reaches grandchildren.
         let group = format!("-{}", self.child.id());
-        let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(std::process::Stdio::null()).status();
+        let mut kill = Command::new("kill");
+        // Ctrl-C at a terminal does not reach it in a group of its own.
+        kill.args(["-KILL", "--", &group]).stderr(std::process::Stdio::null()).process_group(0);
+        let _ = kill.status();
         let _ = self.child.wait();
     }
 }

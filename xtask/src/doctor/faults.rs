@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
-use super::stage::{Case, Client, ControlGroup, Ground, Load, Network, Setting, not_possible, slow_sync};
+use super::stage::{Case, Client, Continued, ControlGroup, Ground, Load, Network, Setting, not_possible, slow_sync};
+use crate::interrupt;
 use crate::process::{Family, run};
 
 /// Something that is wrong with a server or its host.
@@ -61,7 +62,7 @@ fn busy_clients(place: &str) -> Load {
 
 /// Two programs that do nothing but compute, on the one processor that the server may use.
 fn neighbour(ground: &Ground) -> Result<Case> {
-    let processor = ground.last_processor();
+    let processor = ground.last_processor()?;
     let pinned = ["taskset", "--cpu-list", &processor];
     let mut case = ground.start(&pinned, &[])?;
     case.keep(writers(&case.place, 1, Duration::from_millis(1)));
@@ -77,7 +78,7 @@ fn quota(ground: &Ground) -> Result<Case> {
     let group = ControlGroup::with_quota(25)?;
     let mut case = ground.start(&group.enter(), &[])?;
     case.keep(busy_clients(&case.place));
-    case.keep(group);
+    case.keep_group(group);
     Ok(case)
 }
 
@@ -85,8 +86,11 @@ fn quota(ground: &Ground) -> Result<Case> {
 fn stop(ground: &Ground) -> Result<Case> {
     let mut case = ground.start(&[], &[])?;
     case.keep(writers(&case.place, 1, Duration::from_millis(5)));
+    let server = case.process_id()?;
     let script = "while :; do kill -STOP \"$1\"; sleep 0.2; kill -CONT \"$1\"; sleep 0.4; done";
-    case.keep(Family::spawn(&mut super::shell(script, &[&case.process_id()?.to_string()]))?);
+    let stops = Family::spawn(&mut super::shell(script, &[&server.to_string()]))?;
+    case.keep(Continued(server));
+    case.keep(stops);
     Ok(case)
 }
 
@@ -138,6 +142,7 @@ fn memory(ground: &Ground) -> Result<Case> {
     let mut case = ground.start(&group.enter(), &[])?;
     let mut client = Client::connect(&case.place)?;
     for nth in 0..40 {
+        interrupt::check()?;
         client.call(&["SETRANGE", &format!("filling:{nth}"), "1048575", "x"])?;
     }
     case.keep(writers(&case.place, 1, Duration::from_millis(5)));
@@ -149,7 +154,7 @@ fn memory(ground: &Ground) -> Result<Case> {
         let mut read = super::shell(script, &[&group.path(), &file]);
         case.keep(Family::spawn(read.stdout(Stdio::null()).stderr(Stdio::null()))?);
     }
-    case.keep(group);
+    case.keep_group(group);
     Ok(case)
 }
 

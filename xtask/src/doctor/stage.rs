@@ -4,8 +4,9 @@
 use std::cell::Cell;
 use std::fmt;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -16,10 +17,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::faults::needs;
+use crate::interrupt;
 use crate::process::{Family, output, run};
 
 /// How long a server may take to answer its first request.
 const START_MAX: Duration = Duration::from_secs(30);
+
+/// How long a control group may take to become empty.
+const REMOVAL_MAX: Duration = Duration::from_secs(5);
 
 /// A packet is carried from one namespace to another by this program: kernels without sch_netem can delay none.
 const CABLE: &str = include_str!("cable.py");
@@ -64,10 +69,10 @@ impl Ground {
         self.folder.join(name)
     }
 
-    /// The processor with the highest number, as taskset has it.
-    pub fn last_processor(&self) -> String {
-        let count = thread::available_parallelism().map_or(1, usize::from);
-        (count - 1).to_string()
+    /// The processor with the highest number of those that this process may use, as taskset has it.
+    pub fn last_processor(&self) -> Result<String> {
+        let status = fs::read_to_string("/proc/self/status").context("cannot read /proc/self/status")?;
+        last_allowed(&status).map(str::to_owned).context("/proc/self/status does not tell Cpus_allowed_list")
     }
 
     /// Starts a server by way of `prefix`, with further words.
@@ -112,12 +117,13 @@ impl Ground {
             near: near.to_vec(),
             kept: Vec::new(),
             _server: server,
+            _group: None,
         };
         let begun = Instant::now();
         while !case.ask(&["PING"]).is_ok_and(|told| told.contains("PONG")) {
             let told = || fs::read_to_string(self.folder.join("log")).unwrap_or_default();
             ensure!(begun.elapsed() < START_MAX, "the server does not answer: {}", told());
-            thread::sleep(Duration::from_millis(100));
+            interrupt::rest(Duration::from_millis(100))?;
         }
         Ok(case)
     }
@@ -127,6 +133,12 @@ impl Drop for Ground {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// The last of the processors in what `/proc/self/status` tells.
+fn last_allowed(status: &str) -> Option<&str> {
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    list.trim().rsplit([',', '-']).next().filter(|number| !number.is_empty())
 }
 
 fn free_port() -> Result<u16> {
@@ -152,12 +164,19 @@ pub struct Case {
     /// What makes the fault: undone before the server ends, the last first.
     kept: Vec<Box<dyn std::any::Any>>,
     _server: Family,
+    /// What the server runs in, which cannot be removed before it has ended.
+    _group: Option<ControlGroup>,
 }
 
 impl Case {
     /// Keeps something for as long as the case.
     pub fn keep(&mut self, thing: impl std::any::Any) {
         self.kept.push(Box::new(thing));
+    }
+
+    /// Keeps the control group that the server runs in.
+    pub fn keep_group(&mut self, group: ControlGroup) {
+        self._group = Some(group);
     }
 
     /// A command that starts a program where it reaches the server.
@@ -338,16 +357,28 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        let folder = self.0.clone();
-        // It can be removed when the last process has ended, which is dropped after this.
-        thread::spawn(move || {
-            for _ in 0..100 {
-                if fs::remove_dir(&folder).is_ok() {
-                    return;
-                }
-                thread::sleep(Duration::from_millis(50));
+        // All that ran in it has been killed, and the kernel may not be done with that.
+        let begun = Instant::now();
+        while let Err(error) = fs::remove_dir(&self.0) {
+            if error.kind() == ErrorKind::NotFound {
+                return;
             }
-        });
+            if begun.elapsed() >= REMOVAL_MAX {
+                eprintln!("the control group {} cannot be removed: {error}", self.0.display());
+                return;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+/// A process that others stop again and again: it goes on when this is dropped, which is to be after them.
+pub struct Continued(pub u32);
+
+impl Drop for Continued {
+    fn drop(&mut self) {
+        let number = self.0.to_string();
+        let _ = run(Command::new("kill").args(["-CONT", &number]).stderr(Stdio::null()).process_group(0));
     }
 }
 
@@ -392,7 +423,7 @@ impl Network {
         let names = ["near", "far"].map(|name| format!("holdfast-{}-{name}", std::process::id()));
         let mut network = Self { names, _cable: None };
         for name in &network.names {
-            let made = output(Command::new("ip").args(["netns", "add", name]));
+            let made = output(Command::new("ip").args(["netns", "add", name]).process_group(0));
             made.map_err(|error| not_possible(format!("a network namespace cannot be made ({error:#})")))?;
         }
         let (script, ready) = (ground.file("cable.py"), ground.file("cable-ready"));
@@ -405,7 +436,7 @@ impl Network {
         let begun = Instant::now();
         while !ready.exists() {
             ensure!(begun.elapsed() < START_MAX, not_possible("the cable between the namespaces does not come up"));
-            thread::sleep(Duration::from_millis(50));
+            interrupt::rest(Duration::from_millis(50))?;
         }
         Ok(network)
     }
@@ -421,7 +452,7 @@ impl Drop for Network {
     fn drop(&mut self) {
         self._cable = None;
         for name in &self.names {
-            let _ = run(Command::new("ip").args(["netns", "delete", name]).stderr(Stdio::null()));
+            let _ = run(Command::new("ip").args(["netns", "delete", name]).stderr(Stdio::null()).process_group(0));
         }
     }
 }
@@ -436,4 +467,26 @@ pub fn slow_sync(ground: &Ground, milliseconds: u32) -> Result<PathBuf> {
     command.args(["-O2", "-shared", "-fPIC", &delay, "-o"]).arg(&library).arg(&source).arg("-ldl");
     output(&mut command).map_err(|error| not_possible(format!("the library cannot be compiled ({error:#})")))?;
     Ok(library)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_processor_is_the_last_of_those_that_are_allowed() {
+        let status = |list: &str| format!("Cpus_allowed:\tff\nCpus_allowed_list:\t{list}\nMems_allowed_list:\t0\n");
+        for (list, last) in [("0", "0"), ("0-3", "3"), ("0-1,8", "8"), ("1,4-7", "7")] {
+            assert_eq!(last_allowed(&status(list)), Some(last));
+        }
+        assert_eq!(last_allowed(&status("")), None);
+        assert_eq!(last_allowed("Name:\tsh\n"), None);
+    }
+
+    #[test]
+    fn a_control_group_that_was_never_made_is_not_waited_for() {
+        let begun = Instant::now();
+        drop(ControlGroup(std::env::temp_dir().join(format!("holdfast-no-group-{}", std::process::id()))));
+        assert!(begun.elapsed() < REMOVAL_MAX);
+    }
 }
