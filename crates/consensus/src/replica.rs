@@ -551,7 +551,7 @@ impl Replica {
         }
         let ceiling = self.term_ceiling();
         if message.inner.term > ceiling && !self.believes_terms {
-            self.climb(ceiling);
+            self.climb(from, ceiling);
             return Err(Refused::Implausible);
         }
         let led_term = self.is_leader().then_some(self.raft.raft.term);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use stdx::Instant;
+use stdx::log::Membership;
 
 use raft::StateRole;
 use raft::eraftpb::Entry as InnerEntry;
@@ -88,9 +89,13 @@ impl Replica {
     }
 
     /// Somebody is in a term that is not believed. Should an honest member have been led there, the others must come to
-    /// it some time: they go there in steps, seldom.
-    pub(super) fn climb(&mut self, ceiling: u64) {
+    /// it some time: they go there in steps, seldom. A node that has no say in the group costs one that is led no
+    /// election.
+    pub(super) fn climb(&mut self, from: u64, ceiling: u64) {
         let is_led = self.is_leader() || self.promise.holds();
+        if is_led && !self.has_say(from) {
+            return;
+        }
         let rest = if is_led { limits::TERM_CLIMB_TICKS_LED } else { limits::TERM_CLIMB_TICKS };
         if self.ticks - self.climbed < rest || self.raft.raft.term >= ceiling {
             return;
@@ -128,6 +133,12 @@ impl Replica {
             counting.append(&mut self.ballot.held);
         }
         counting
+    }
+
+    /// True for a member, or one that may be a voter already.
+    fn has_say(&self, node: u64) -> bool {
+        let Membership { learners, learners_next, .. } = &self.membership;
+        learners.contains(&node) || learners_next.contains(&node) || self.electorate().contains(&node)
     }
 
     /// All who vote, or may vote already without this replica's knowing it: the log says so, and it is not known to be

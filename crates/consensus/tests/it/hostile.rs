@@ -175,6 +175,33 @@ fn a_term_absurdly_far_ahead_leaves_a_group_its_leader() {
     assert!((1..=3).all(|id| cluster.replica(id).leader() == Some(1)));
 }
 
+/// A node with a certificate of the cluster that is no member of the group cost it an election every seven seconds.
+#[test]
+fn a_stranger_far_ahead_costs_a_group_that_is_led_no_election() {
+    let mut cluster = Cluster::new(3, 0, 1);
+    (1..=3).for_each(|id| cluster.tick(id, 10));
+    cluster.campaign(1);
+    cluster.stabilize(false);
+    let term = cluster.replica(1).term();
+    let reply = corpus().into_iter().find(|bytes| bytes[0] == 8).expect("an answer to a heartbeat");
+    let far_ahead = |cluster: &mut Cluster, from| {
+        for _ in 0..150 {
+            (1..=3).for_each(|id| cluster.tick(id, 1));
+            cluster.stabilize(false);
+        }
+        let message = reply_in(&reply, from, 1, term + (1 << 61));
+        assert_eq!(cluster.replica(1).step(message), Err(Refused::Implausible));
+    };
+    for _ in 0..3 {
+        far_ahead(&mut cluster, 9);
+        assert!(cluster.replica(1).is_leader());
+        assert_eq!(cluster.replica(1).term(), term);
+    }
+    // A member may have been led there, and would never be heard otherwise.
+    far_ahead(&mut cluster, 3);
+    assert!(cluster.replica(1).term() > term);
+}
+
 /// A node that lies leads one member far ahead while that one hears nobody else. When it is gone the other two find a
 /// term in which they can elect somebody.
 #[test]
