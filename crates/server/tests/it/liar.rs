@@ -29,14 +29,14 @@ const VITAL: u8 = 0;
 const STRANGER: u64 = 77;
 
 /// What the directory of a node says of it.
-struct Identity {
+pub(crate) struct Identity {
     cluster: u128,
-    node: u64,
+    pub(crate) node: u64,
     groups: u32,
 }
 
 impl Identity {
-    fn of(cluster: &Cluster, node: usize) -> Self {
+    pub(crate) fn of(cluster: &Cluster, node: usize) -> Self {
         let text = std::fs::read_to_string(cluster.data_folder(node).join("identity")).expect("a member has one");
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).expect("it is there").to_owned();
         Self {
