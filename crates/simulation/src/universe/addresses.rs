@@ -53,7 +53,12 @@ impl Universe {
     pub(super) fn perhaps_readdress(&mut self) {
         let plan = &self.plan;
         // Who joins or leaves meanwhile may not find the others: see decision 0069.
-        let is_usual = plan.nodes > 1 && !plan.calm && !plan.changes && !plan.is_orderly() && !plan.levels && plan.canary.is_none();
+        let is_usual = plan.nodes > 1
+            && !plan.calm
+            && !plan.changes
+            && !plan.is_orderly()
+            && !plan.levels
+            && plan.canary.is_none();
         let mut prng = Prng::new(plan.seed ^ ADDRESSES_SEED);
         if !is_usual || plan.durability != Durability::Always || !prng.chance(1, 3) {
             return;
