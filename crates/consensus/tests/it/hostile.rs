@@ -39,6 +39,20 @@ fn corpus() -> Vec<Vec<u8>> {
     corpus
 }
 
+/// Three voters, of which the first leads.
+fn led_by_one() -> Cluster {
+    let mut cluster = Cluster::new(3, 0, 1);
+    (1..=3).for_each(|id| cluster.tick(id, 10));
+    cluster.campaign(1);
+    cluster.stabilize(false);
+    cluster
+}
+
+/// An answer to a heartbeat, as bytes.
+fn heartbeat_reply() -> Vec<u8> {
+    corpus().into_iter().find(|bytes| bytes[0] == 8).expect("it is there")
+}
+
 #[test]
 fn the_corpus_shows_every_kind() {
     let kinds: std::collections::BTreeSet<u8> = corpus().iter().map(|bytes| bytes[0]).collect();
@@ -101,10 +115,7 @@ fn whatever_decodes_can_be_stepped() {
 
 #[test]
 fn what_a_leader_sends_twice_at_once_overtakes_nobody() {
-    let mut cluster = Cluster::new(3, 0, 1);
-    (1..=3).for_each(|id| cluster.tick(id, 10));
-    cluster.campaign(1);
-    cluster.stabilize(false);
+    let mut cluster = led_by_one();
     // What the first leader has alone is replaced by others.
     (2..=3).for_each(|other| cluster.cut(1, other));
     cluster.propose(1, "lost");
@@ -146,10 +157,7 @@ fn a_misdelivery_is_refused() {
 /// A member that lies: it says a term near the end of all numbers, in every kind of message that it sends.
 #[test]
 fn a_term_absurdly_far_ahead_leaves_a_group_its_leader() {
-    let mut cluster = Cluster::new(3, 0, 1);
-    (1..=3).for_each(|id| cluster.tick(id, 10));
-    cluster.campaign(1);
-    cluster.stabilize(false);
+    let mut cluster = led_by_one();
     let (term, mut count) = (cluster.replica(1).term(), 0);
     for bytes in corpus() {
         for ahead in [1 << 21, 1 << 40, 1 << 61] {
@@ -178,12 +186,9 @@ fn a_term_absurdly_far_ahead_leaves_a_group_its_leader() {
 /// A node with a certificate of the cluster that is no member of the group cost it an election every seven seconds.
 #[test]
 fn a_stranger_far_ahead_costs_a_group_that_is_led_no_election() {
-    let mut cluster = Cluster::new(3, 0, 1);
-    (1..=3).for_each(|id| cluster.tick(id, 10));
-    cluster.campaign(1);
-    cluster.stabilize(false);
+    let mut cluster = led_by_one();
     let term = cluster.replica(1).term();
-    let reply = corpus().into_iter().find(|bytes| bytes[0] == 8).expect("an answer to a heartbeat");
+    let reply = heartbeat_reply();
     let far_ahead = |cluster: &mut Cluster, from| {
         for _ in 0..150 {
             (1..=3).for_each(|id| cluster.tick(id, 1));
@@ -206,12 +211,9 @@ fn a_stranger_far_ahead_costs_a_group_that_is_led_no_election() {
 /// term in which they can elect somebody.
 #[test]
 fn who_was_led_far_ahead_is_followed_when_the_liar_is_gone() {
-    let mut cluster = Cluster::new(3, 0, 1);
-    (1..=3).for_each(|id| cluster.tick(id, 10));
-    cluster.campaign(1);
-    cluster.stabilize(false);
+    let mut cluster = led_by_one();
     [(1, 2), (2, 1)].into_iter().for_each(|(from, to)| cluster.cut(from, to));
-    let reply = corpus().into_iter().find(|bytes| bytes[0] == 8).expect("an answer to a heartbeat");
+    let reply = heartbeat_reply();
     for _ in 0..5 {
         (1..=2).for_each(|id| cluster.tick(id, 10));
         for _ in 0..100 {
@@ -247,7 +249,7 @@ fn who_is_alone_leads_again_when_what_it_holds_is_on_its_disk() {
     cluster.stabilize(false);
     cluster.set_syncs(1, false);
     cluster.propose(1, "text");
-    let reply = corpus().into_iter().find(|bytes| bytes[0] == 8).expect("an answer to a heartbeat");
+    let reply = heartbeat_reply();
     let message = reply_in(&reply, 2, 1, cluster.replica(1).term() + 1);
     assert_eq!(cluster.replica(1).step(message), Ok(()));
     cluster.settle(1);
@@ -265,12 +267,9 @@ fn who_is_alone_leads_again_when_what_it_holds_is_on_its_disk() {
 
 #[test]
 fn only_who_leads_hands_over() {
-    let mut cluster = Cluster::new(3, 0, 1);
-    (1..=3).for_each(|id| cluster.tick(id, 10));
-    cluster.campaign(1);
-    cluster.stabilize(false);
+    let mut cluster = led_by_one();
     let term = cluster.replica(1).term();
-    let reply = corpus().into_iter().find(|bytes| bytes[0] == 8).expect("an answer to a heartbeat");
+    let reply = heartbeat_reply();
     for (from, term) in [(3, term), (3, term + 1), (1, term + 1)] {
         let mut bytes = Vec::new();
         reply_in(&reply, from, 2, term).encode(&mut bytes);
