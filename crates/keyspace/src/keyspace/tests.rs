@@ -136,6 +136,17 @@ fn assert_same(keyspace: &Keyspace, twin: &Twin, now: i64) {
     }
 }
 
+/// What a checkpoint of it is read back as, by one that has the limits of the default.
+fn through_checkpoint(keyspace: &mut Keyspace) -> Keyspace {
+    let mut records = Vec::new();
+    keyspace.begin_checkpoint();
+    while !keyspace.checkpoint_step(1_000, &mut records) {}
+    let mut restored = keyspace.new_like();
+    restored.set_limits(Limits::default());
+    restored.restore(&records).expect("sound");
+    restored
+}
+
 #[test]
 fn a_keyspace_answers_as_its_naive_twin() {
     for (seed, layout) in [(1, Layout::Slots), (2, Layout::Scratch), (3, Layout::Slots)] {
@@ -237,12 +248,7 @@ fn nothing_expires_while_it_is_imported() {
     let digest = keyspace.digest();
 
     // A checkpoint has what would have expired, and says so itself.
-    let mut records = Vec::new();
-    keyspace.begin_checkpoint();
-    while !keyspace.checkpoint_step(1_000, &mut records) {}
-    let mut restored = keyspace.new_like();
-    restored.set_limits(Limits::default());
-    restored.restore(&records).expect("sound");
+    let restored = through_checkpoint(&mut keyspace);
     assert_eq!((restored.digest(), restored.limits()), (digest, importing));
     let mut written = Vec::new();
     importing.write(&mut written);
@@ -529,12 +535,7 @@ fn small_sets_and_lists_are_listpacks_by_the_limits_that_are_configured() {
         limits.write(&mut written);
         assert_eq!(Limits::read(&written), Some(limits));
         keyspace.set_limits(limits);
-        let mut records = Vec::new();
-        keyspace.begin_checkpoint();
-        while !keyspace.checkpoint_step(1_000, &mut records) {}
-        let mut restored = keyspace.new_like();
-        restored.set_limits(Limits::default());
-        restored.restore(&records).expect("sound");
+        let restored = through_checkpoint(&mut keyspace);
         assert_eq!(restored.limits(), limits);
     }
 
