@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use crate::process::{exists, output, run};
 
 /// Version of redis-py for the client tests.
-const REDIS_PY: &str = "redis==5.2.1";
+const REDIS_PY: &str = "redis==8.1.0";
 
 /// A program, the Debian package that holds it, and what it is for.
 const PROGRAMS: &[(&str, &str, &str)] = &[
@@ -68,8 +68,8 @@ pub fn install(packages: &[&str]) -> Result<()> {
     run(apt()?.args(["-qq", "install", "--yes", "--no-install-recommends"]).args(packages)).context(by_hand)
 }
 
-/// A Python with the client library: the system's if it has one, otherwise a virtual environment in the cache,
-/// otherwise the distribution's package.
+/// A Python with the client library: the virtual environment in the cache, which has the version named here; where none
+/// can be made, the system's, with any version that it has or that the distribution packages.
 fn provide_python() -> Result<PathBuf> {
     let imports = |python: &PathBuf| {
         let mut command = Command::new(python);
@@ -78,19 +78,28 @@ fn provide_python() -> Result<PathBuf> {
     };
     let environment = crate::cache().join("python");
     let inside = environment.join("bin/python3");
-    for candidate in [&inside, &PathBuf::from("python3"), &PathBuf::from("/usr/bin/python3")] {
-        if imports(candidate) {
+    let has_version = |python: &PathBuf| {
+        let check = format!("import redis; assert 'redis==' + redis.__version__ == '{REDIS_PY}'");
+        Command::new(python).args(["-c", &check]).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    for candidate in [&inside, &PathBuf::from("python3")] {
+        if has_version(candidate) {
             return Ok(candidate.clone());
         }
     }
     let made = run(Command::new("python3").args(["-m", "venv"]).arg(&environment)).and_then(|()| {
         run(Command::new(&inside).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", REDIS_PY]))
     });
-    if made.is_ok() && imports(&inside) {
+    if made.is_ok() && has_version(&inside) {
         return Ok(inside);
     }
-    install(&["python3-redis"])?;
     let system = PathBuf::from("/usr/bin/python3");
+    for candidate in [&PathBuf::from("python3"), &system] {
+        if imports(candidate) {
+            return Ok(candidate.clone());
+        }
+    }
+    install(&["python3-redis"])?;
     if !imports(&system) {
         bail!("python3 cannot import redis, neither from {} nor from python3-redis", environment.display());
     }
