@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -69,6 +69,23 @@ struct Load {
 struct Progress {
     bytes_total: AtomicU64,
     bytes_done: AtomicU64,
+    /// All checkpoints have been read: what they say is handed to the cores, with the log behind them.
+    has_read_checkpoints: AtomicBool,
+}
+
+impl Progress {
+    fn words(&self) -> String {
+        let total = self.bytes_total.load(Ordering::Relaxed);
+        let done = self.bytes_done.load(Ordering::Relaxed);
+        if self.has_read_checkpoints.load(Ordering::Relaxed) {
+            "applies the log".to_owned()
+        } else if total == 0 {
+            "reads the log".to_owned()
+        } else {
+            let percent = done * 100 / total;
+            format!("loads checkpoints: {:.1} of {:.1} MB, {percent} %", done as f64 / 1e6, total as f64 / 1e6)
+        }
+    }
 }
 
 /// A group of the data directory.
@@ -82,7 +99,7 @@ struct Found {
 impl Load {
     fn run(&self) -> Result<(), Fault> {
         let progress = Progress::default();
-        thread::scope(|scope| {
+        let loaded = thread::scope(|scope| {
             // Dropped at the end of the load, which ends the thread that tells about it.
             let (_loading, is_loading) = mpsc::channel::<()>();
             thread::Builder::new()
@@ -90,29 +107,22 @@ impl Load {
                 .spawn_scoped(scope, || self.tell(&progress, is_loading))
                 .map_err(run::system("start a thread"))?;
             self.load(&progress)
-        })
+        })?;
+        if let Some(loaded) = loaded {
+            self.wait_for_leaders(&loaded);
+        }
+        Ok(())
     }
 
     /// A line every second.
     fn tell(&self, progress: &Progress, is_loading: mpsc::Receiver<()>) {
         while is_loading.recv_timeout(PROGRESS_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-            let seconds = self.begun.elapsed().as_secs();
-            let total = progress.bytes_total.load(Ordering::Relaxed);
-            let done = progress.bytes_done.load(Ordering::Relaxed);
-            let line = match total {
-                0 => format!("reads the log: {seconds} s so far"),
-                _ => format!(
-                    "loads checkpoints: {:.1} of {:.1} MB, {} %, {seconds} s so far",
-                    done as f64 / 1e6,
-                    total as f64 / 1e6,
-                    done * 100 / total
-                ),
-            };
-            self.host.log.notice(&line);
+            self.host.log.notice(&format!("{}, {} s so far", progress.words(), self.begun.elapsed().as_secs()));
         }
     }
 
-    fn load(&self, progress: &Progress) -> Result<(), Fault> {
+    /// Answers what it has loaded, in words, or `None` if the server ends meanwhile.
+    fn load(&self, progress: &Progress) -> Result<Option<String>, Fault> {
         let (storage, mut recovered) = Storage::open(&self.host, &self.directory, self.identity, &self.settings)?;
         for note in &recovered.notes {
             self.host.log.notice(note);
@@ -157,14 +167,18 @@ impl Load {
                 .collect();
             workers.into_iter().try_for_each(|worker| worker.join().expect("a loader does not panic"))
         })?;
+        progress.has_read_checkpoints.store(true, Ordering::Relaxed);
         if !self.wait_for_cores(Measured::is_loaded, APPLY_INTERVAL, || ()) {
-            return Ok(());
+            return Ok(None);
         }
-        let loaded = format!(
+        Ok(Some(format!(
             "has loaded {} MB of checkpoints and {entry_count} entries of the log in {:.3} s",
             progress.bytes_total.load(Ordering::Relaxed) / 1_000_000,
             self.begun.elapsed().as_secs_f64()
-        );
+        )))
+    }
+
+    fn wait_for_leaders(&self, loaded: &str) {
         // Anyone who starts the nodes of a cluster one after the other waits for none of them.
         self.host.loaded();
         let mut waits = false;
@@ -174,10 +188,9 @@ impl Load {
             }
         };
         if self.wait_for_cores(Measured::is_served, LEADER_INTERVAL, tell) {
-            let before = if waits { "has found who leads each group".to_owned() } else { loaded };
+            let before = if waits { "has found who leads each group" } else { loaded };
             self.host.log.notice(&format!("{before}; ready to accept commands"));
         }
-        Ok(())
     }
 
     /// Waits until all cores have got so far, and looks in this interval. False if the server ends.
@@ -287,5 +300,22 @@ impl Load {
             done_before = done;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stage_of_a_load_is_told_as_what_it_is() {
+        let progress = Progress::default();
+        assert_eq!(progress.words(), "reads the log");
+        progress.bytes_total.store(2_000_000, Ordering::Relaxed);
+        progress.bytes_done.store(1_800_000, Ordering::Relaxed);
+        assert_eq!(progress.words(), "loads checkpoints: 1.8 of 2.0 MB, 90 %");
+        // The last piece of a checkpoint has been read before its size is counted.
+        progress.has_read_checkpoints.store(true, Ordering::Relaxed);
+        assert_eq!(progress.words(), "applies the log");
     }
 }
