@@ -364,6 +364,53 @@ struct Recovery {
     target: Option<u64>,
 }
 
+/// The entries behind a checkpoint, as the library has them.
+fn entries_behind(checkpoint: (u64, u64), entries: &[Entry]) -> Result<VecDeque<InnerEntry>, Fault> {
+    let (checkpoint_index, checkpoint_term) = checkpoint;
+    let mut kept: VecDeque<InnerEntry> = VecDeque::with_capacity(entries.len());
+    let mut previous = None;
+    for entry in entries {
+        let after = previous.unwrap_or(checkpoint_index.min(entry.index - 1));
+        if entry.index != after + 1 {
+            return Err(Fault::Hole { after, next: entry.index });
+        }
+        previous = Some(entry.index);
+        if entry.index == checkpoint_index && entry.term != checkpoint_term {
+            return Err(Fault::Diverged { index: checkpoint_index });
+        }
+        if entry.kind == EntryKind::Membership && Change::decode(&entry.data).is_none() {
+            return Err(Fault::Membership { index: entry.index });
+        }
+        if entry.index > checkpoint_index {
+            kept.push_back(inner_entry(entry));
+        }
+    }
+    Ok(kept)
+}
+
+fn configuration(options: &Options, applied: u64) -> Config {
+    Config {
+        id: options.node,
+        election_tick: options.election_ticks as usize,
+        max_election_tick: (options.election_ticks + limits::ELECTION_TICKS_BEHIND + limits::ELECTION_TICKS_SPREAD)
+            as usize,
+        heartbeat_tick: options.heartbeat_ticks as usize,
+        applied,
+        max_size_per_msg: limits::MESSAGE_BYTES_MAX.min(options.uncommitted_bytes_max),
+        max_inflight_msgs: limits::MESSAGES_IN_FLIGHT_MAX,
+        check_quorum: true,
+        pre_vote: true,
+        read_only_option: ReadOnlyOption::Safe, // its lease trusts no clock and reads stale values
+        // Off: the library would join entries to a waiting message without entries whatever that one's index is,
+        // and the follower would count them from there and acknowledge entries that do not exist.
+        batch_append: false,
+        skip_bcast_commit: true, // see `tell_commit`
+        max_uncommitted_size: options.uncommitted_bytes_max,
+        max_committed_size_per_ready: limits::COMMITTED_BYTES_MAX,
+        ..Config::default()
+    }
+}
+
 impl Replica {
     /// A replica as it was left, or a new one if `seed` holds only a membership. A single voter leads at once.
     ///
@@ -376,24 +423,7 @@ impl Replica {
         assert!(options.node != 0, "node 0 means nobody");
         assert!(2 * options.heartbeat_ticks < options.election_ticks, "no room for a lost heartbeat");
         let Seed { hard_state, membership, checkpoint_index, checkpoint_term, entries } = seed;
-        let mut kept: VecDeque<InnerEntry> = VecDeque::with_capacity(entries.len());
-        let mut previous = None;
-        for entry in &entries {
-            let after = previous.unwrap_or(checkpoint_index.min(entry.index - 1));
-            if entry.index != after + 1 {
-                return Err(Fault::Hole { after, next: entry.index });
-            }
-            previous = Some(entry.index);
-            if entry.index == checkpoint_index && entry.term != checkpoint_term {
-                return Err(Fault::Diverged { index: checkpoint_index });
-            }
-            if entry.kind == EntryKind::Membership && Change::decode(&entry.data).is_none() {
-                return Err(Fault::Membership { index: entry.index });
-            }
-            if entry.index > checkpoint_index {
-                kept.push_back(inner_entry(entry));
-            }
-        }
+        let kept = entries_behind((checkpoint_index, checkpoint_term), &entries)?;
         // Changes known to be committed have had their effect before, and votes may have been cast since: the group is
         // the one after them, although they are applied again. Each is on disk with the news of the commitment of all
         // before it, so this is at most one change behind the log.
@@ -421,26 +451,6 @@ impl Replica {
         inner_hard_state.vote = if inner_hard_state.term == hard_state.term { hard_state.vote } else { 0 };
         inner_hard_state.commit = hard_state.commit.clamp(checkpoint_index, last);
 
-        let config = Config {
-            id: options.node,
-            election_tick: options.election_ticks as usize,
-            max_election_tick: (options.election_ticks + limits::ELECTION_TICKS_BEHIND + limits::ELECTION_TICKS_SPREAD)
-                as usize,
-            heartbeat_tick: options.heartbeat_ticks as usize,
-            applied: checkpoint_index,
-            max_size_per_msg: limits::MESSAGE_BYTES_MAX.min(options.uncommitted_bytes_max),
-            max_inflight_msgs: limits::MESSAGES_IN_FLIGHT_MAX,
-            check_quorum: true,
-            pre_vote: true,
-            read_only_option: ReadOnlyOption::Safe, // its lease trusts no clock and reads stale values
-            // Off: the library would join entries to a waiting message without entries whatever that one's index is,
-            // and the follower would count them from there and acknowledge entries that do not exist.
-            batch_append: false,
-            skip_bcast_commit: true, // see `tell_commit`
-            max_uncommitted_size: options.uncommitted_bytes_max,
-            max_committed_size_per_ready: limits::COMMITTED_BYTES_MAX,
-            ..Config::default()
-        };
         let joined = entries.iter().filter(|entry| {
             entry.kind == EntryKind::Membership && entry.index > checkpoint_index && entry.index <= folded_index
         });
@@ -449,7 +459,8 @@ impl Replica {
         let mut log = Log::new(checkpoint_index, checkpoint_term, kept, inner_hard_state, &membership);
         log.begins_with_founder = begins_with_founder;
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let raft = RawNode::new(&config, log, &logger).expect("the configuration is sound");
+        let raft =
+            RawNode::new(&configuration(&options, checkpoint_index), log, &logger).expect("the configuration is sound");
         let mut replica = Self {
             jitter: Prng::new(options.seed ^ (u64::from(options.group) << 32) ^ options.node),
             drawn_for: None,

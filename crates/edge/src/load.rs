@@ -77,13 +77,12 @@ impl Progress {
     fn words(&self) -> String {
         let total = self.bytes_total.load(Ordering::Relaxed);
         let done = self.bytes_done.load(Ordering::Relaxed);
-        if self.has_read_checkpoints.load(Ordering::Relaxed) {
-            "applies the log".to_owned()
-        } else if total == 0 {
-            "reads the log".to_owned()
-        } else {
-            let percent = done * 100 / total;
-            format!("loads checkpoints: {:.1} of {:.1} MB, {percent} %", done as f64 / 1e6, total as f64 / 1e6)
+        match (done * 100).checked_div(total) {
+            _ if self.has_read_checkpoints.load(Ordering::Relaxed) => "applies the log".to_owned(),
+            None => "reads the log".to_owned(),
+            Some(percent) => {
+                format!("loads checkpoints: {:.1} of {:.1} MB, {percent} %", done as f64 / 1e6, total as f64 / 1e6)
+            }
         }
     }
 }

@@ -247,29 +247,13 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let peers = start("peers", move || peers.run())?;
     let leading = Leading::new(Arc::clone(&host), leading, &options.data_directory, identity);
     let leading = start("lead", move || leading.run())?;
-    let kept = (options.data_directory.clone(), options.settings.number("site-backlog-size").cast_unsigned());
-    let (keeper, whose) = (Arc::clone(&host), identity);
-    let keeping = start("backlog", move || site::run(&keeper, &keeping, &kept.0, &whose, kept.1))?;
-    let teller = Arc::clone(&host);
-    // It ends with the process: anyone who waits is cut off.
-    start("changes", move || site::tell_changes(&teller))?;
-    let (fetcher, fetched) = (Arc::clone(&host), options.data_directory.clone());
-    start("shelf", move || site::fetch_changes(&fetcher, &fetched))?;
-    site::start_following(&host, &options.settings)?;
+    let keeping = start_sites(&host, &options, identity, keeping)?;
     let (acceptor, waker) = Acceptor::new(Arc::clone(&host), listeners).map_err(system("watch the listeners"))?;
     let acceptor = start("acceptor", move || acceptor.run())?;
     host.log.notice(&format!("listens on {}", listening_places(&options.listen)));
     tell_doors(&options, cluster_port, &links, &host.log);
 
-    if let Some(folder) = Some(options.settings.get("backup-dir")).filter(|folder| !folder.is_empty()) {
-        let (inside, folder, back_up) = (Inside::new(Arc::clone(&host)), PathBuf::from(folder), options.back_up);
-        // It ends with the process: what it has not finished is no backup.
-        start("backups", move || back_up(inside, folder))?;
-    }
-    if let Some(begin) = options.begin_with {
-        let inside = Inside::new(Arc::clone(&host));
-        start("begin", move || begin(inside))?;
-    }
+    start_errands(&host, options.settings.get("backup-dir"), options.back_up, options.begin_with)?;
     let directory = options.data_directory;
     load::start(Arc::clone(&host), directory.clone(), identity, options.settings)?;
     let Identity { cluster, node, .. } = identity;
@@ -290,6 +274,45 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
         supervisor,
     }
     .serve()
+}
+
+/// Starts the threads that keep and send what second sites and readers of changes are told, and those that follow
+/// another cluster.
+fn start_sites(
+    host: &Arc<Host>,
+    options: &Options,
+    identity: Identity,
+    prepared: site::Prepared,
+) -> Result<JoinHandle<()>, Fault> {
+    let kept = (options.data_directory.clone(), options.settings.number("site-backlog-size").cast_unsigned());
+    let keeper = Arc::clone(host);
+    let keeping = start("backlog", move || site::run(&keeper, &prepared, &kept.0, &identity, kept.1))?;
+    let teller = Arc::clone(host);
+    // It ends with the process: anyone who waits is cut off.
+    start("changes", move || site::tell_changes(&teller))?;
+    let (fetcher, fetched) = (Arc::clone(host), options.data_directory.clone());
+    start("shelf", move || site::fetch_changes(&fetcher, &fetched))?;
+    site::start_following(host, &options.settings)?;
+    Ok(keeping)
+}
+
+/// Starts what connects to this server from inside of it. It ends with the process.
+fn start_errands(
+    host: &Arc<Host>,
+    backup_folder: &str,
+    back_up: fn(Inside, PathBuf),
+    begin_with: Option<Box<dyn FnOnce(Inside) + Send>>,
+) -> Result<(), Fault> {
+    if !backup_folder.is_empty() {
+        let (inside, folder) = (Inside::new(Arc::clone(host)), PathBuf::from(backup_folder));
+        // What it has not finished is no backup.
+        start("backups", move || back_up(inside, folder))?;
+    }
+    if let Some(begin) = begin_with {
+        let inside = Inside::new(Arc::clone(host));
+        start("begin", move || begin(inside))?;
+    }
+    Ok(())
 }
 
 /// The first lines of the log: which version, where, how durable, and what is not read.

@@ -455,7 +455,6 @@ impl Core {
         args: Args<'_>,
         actions: &mut Vec<Action>,
     ) -> Next {
-        let now = self.now;
         let is_write = matches!(command.body, Body::Mutate(_));
         if is_write && let Err(refusal) = self.check_voters(id, group) {
             return self.fail(id, &refusal);
@@ -499,24 +498,7 @@ impl Core {
                 }
                 let is_missed = local.state.keyspace().listens_to().has(Class::Miss);
                 if session.owed_count() == 0 && local.can_read() && !is_missed {
-                    let moment = local.read_moment(now);
-                    self.is_reading = true;
-                    let watch = self.context.timings.start(Known::Data(command), args);
-                    let (session, calls) = self.sessions.get_to_count(id).expect("its request is being looked at");
-                    let is_silent = session.options.no_touch;
-                    write_at_once(session, calls, |writer| {
-                        local.state.keyspace().set_silent(is_silent);
-                        local.state.keyspace().query(database, command, args, moment, writer);
-                        local.state.keyspace().set_silent(false);
-                    });
-                    if session.tracks() {
-                        self.context.tracker.remember_command(core, id, command, args);
-                    }
-                    if let Some(watch) = watch {
-                        self.context.timings.stop(watch, args);
-                        self.context.note_slow(session);
-                    }
-                    self.sessions.mark(id);
+                    self.read_in_turn(id, place, database, command, args);
                     return Next::Taken;
                 }
                 // Nor need it wait for reads of groups of other cores, but its reply takes its place behind theirs.
@@ -527,25 +509,7 @@ impl Core {
                     && !session.awaits_change()
                     && session.owed_count() < limits::OWED_COUNT_TO_READ_MAX
                 {
-                    let moment = local.read_moment(now);
-                    self.is_reading = true;
-                    let (ticket, tracks) = (session.take_ticket_to_read(), session.tracks());
-                    let is_silent = session.options.no_touch;
-                    let watch = self.context.timings.start(Known::Data(command), args);
-                    self.sessions.reply_observed(id, ticket, local.observed(), |writer| {
-                        local.state.keyspace().set_silent(is_silent);
-                        local.state.keyspace().query(database, command, args, moment, writer);
-                        local.state.keyspace().set_silent(false);
-                    });
-                    if tracks {
-                        self.context.tracker.remember_command(core, id, command, args);
-                    }
-                    if let Some(watch) = watch
-                        && let Some(session) = self.sessions.get(id)
-                    {
-                        self.context.timings.stop(watch, args);
-                        self.context.note_slow(session);
-                    }
+                    self.read_early(id, place, database, command, args);
                     return Next::Taken;
                 }
             }
@@ -591,6 +555,71 @@ impl Core {
             self.note_read(id, group, number);
         }
         Next::Taken
+    }
+
+    /// Answers a read of a group of this core in its turn: its session is owed nothing.
+    #[inline]
+    fn read_in_turn(
+        &mut self,
+        id: SessionId,
+        place: usize,
+        database: u16,
+        command: &'static DataCommand,
+        args: Args<'_>,
+    ) {
+        let local = self.groups[place].as_mut().expect("it was just looked at");
+        let moment = local.read_moment(self.now);
+        self.is_reading = true;
+        let watch = self.context.timings.start(Known::Data(command), args);
+        let (session, calls) = self.sessions.get_to_count(id).expect("its request is being looked at");
+        let is_silent = session.options.no_touch;
+        write_at_once(session, calls, |writer| {
+            local.state.keyspace().set_silent(is_silent);
+            local.state.keyspace().query(database, command, args, moment, writer);
+            local.state.keyspace().set_silent(false);
+        });
+        if session.tracks() {
+            self.context.tracker.remember_command(self.context.core, id, command, args);
+        }
+        if let Some(watch) = watch {
+            self.context.timings.stop(watch, args);
+            self.context.note_slow(session);
+        }
+        self.sessions.mark(id);
+    }
+
+    /// Answers a read of a group of this core before reads of other groups that its session sent earlier. The reply
+    /// takes its place behind theirs.
+    #[inline]
+    fn read_early(
+        &mut self,
+        id: SessionId,
+        place: usize,
+        database: u16,
+        command: &'static DataCommand,
+        args: Args<'_>,
+    ) {
+        let local = self.groups[place].as_mut().expect("it was just looked at");
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let moment = local.read_moment(self.now);
+        self.is_reading = true;
+        let (ticket, tracks) = (session.take_ticket_to_read(), session.tracks());
+        let is_silent = session.options.no_touch;
+        let watch = self.context.timings.start(Known::Data(command), args);
+        self.sessions.reply_observed(id, ticket, local.observed(), |writer| {
+            local.state.keyspace().set_silent(is_silent);
+            local.state.keyspace().query(database, command, args, moment, writer);
+            local.state.keyspace().set_silent(false);
+        });
+        if tracks {
+            self.context.tracker.remember_command(self.context.core, id, command, args);
+        }
+        if let Some(watch) = watch
+            && let Some(session) = self.sessions.get(id)
+        {
+            self.context.timings.stop(watch, args);
+            self.context.note_slow(session);
+        }
     }
 
     /// Remembers a read for as long as it has no answer.

@@ -298,6 +298,18 @@ fn new_replica(
     Replica::new(options, found)
 }
 
+/// The entry that the log of a group begins behind, and its term, where `first` is the first of its entries.
+fn floor(first: Option<&stdx::log::Entry>, checkpoint: (u64, u64), is_voter: bool, has_split_off: bool) -> (u64, u64) {
+    match first {
+        // The log does not say who founded a group: a member that has nothing must be given a checkpoint, never the log
+        // from its beginning. So a founder's log goes on behind its first entry, which only says that somebody leads.
+        Some(first) if is_voter && first.index == 1 && is_mark_of_leader(first) => (1, first.term),
+        // Nor does it hold what a group began with that has split off.
+        Some(first) if has_split_off => (first.index, first.term),
+        _ => checkpoint,
+    }
+}
+
 impl Group {
     /// A group as found on disk, or a new one.
     pub fn new(
@@ -323,16 +335,9 @@ impl Group {
             is_new,
             was_given_up,
         } = seed;
-        // The log does not say who founded a group: a member that has nothing must be given a checkpoint, never the log
-        // from its beginning. So a founder's log goes on behind its first entry, which only says that somebody leads.
-        let (floor_index, floor_term) = match entries.first() {
-            Some(first) if membership.voters.contains(&node.0) && first.index == 1 && is_mark_of_leader(first) => {
-                (1, first.term)
-            }
-            // Nor is what a group began with that has split off.
-            Some(first) if beginning.is_some() => (first.index, first.term),
-            _ => (checkpoint_index, checkpoint_term),
-        };
+        let is_voter = membership.voters.contains(&node.0);
+        let checkpoint = (checkpoint_index, checkpoint_term);
+        let (floor_index, floor_term) = floor(entries.first(), checkpoint, is_voter, beginning.is_some());
         let recovered_index = entries.last().map_or(checkpoint_index, |entry| entry.index);
         let log_bytes = entries.iter().map(|entry| entry.data.len() as u64).sum();
         let lost_commit = if recovered_index == 0 { hard_state.commit } else { 0 };
@@ -372,25 +377,12 @@ impl Group {
             allows_memory: false,
             leader: Leader::new(databases),
             batch: BatchNumbers { number: 1, of_removal: 0, of_numbering: 0, unix: UnixMillis(i64::MIN) },
-            window: Window {
-                committed: VecDeque::new(),
-                committed_bytes: 0,
-                inflight: VecDeque::new(),
-                inflight_bytes: 0,
-                bytes_max: limits::WINDOW_BYTES_MAX,
-            },
+            window: Window::new(),
             slices: slices::Slices::default(),
             archive_told: archive::ArchiveTold::default(),
             is_serving: false,
             next_read_context: 0,
-            news: News {
-                slots: Vec::new(),
-                route: None,
-                has_roster: false,
-                has_libraries: false,
-                has_parameters: false,
-                has_level: false,
-            },
+            news: News::default(),
             is_barred: false,
             prepared_since: BTreeMap::new(),
             leadership: Leadership { since: now.instant, is_new: false, before: None, is_asked: false },

@@ -249,6 +249,76 @@ macro_rules! say {
 use parts::{Leading, Network, Tally};
 pub(crate) use say;
 
+/// As many machines, with clocks that go as the plan and its faults have it.
+fn machines(plan: &Plan, count: usize, faults: &Faults, prng: &mut Prng) -> Vec<Machine> {
+    (0..count)
+        .map(|index| {
+            let drift = faults.clock_drift as i64;
+            let drift = match plan.canary {
+                // One with a lease that lasts too long, and others who are free too soon.
+                Some(Canary::LongLease) => {
+                    if index == 0 {
+                        -drift
+                    } else {
+                        drift
+                    }
+                }
+                _ => prng.below(2 * drift as u64 + 1) as i64 - drift,
+            };
+            Machine {
+                drift,
+                sync_extra: 0,
+                node: NodeId(index as u64 + 1),
+                disk: FalseDisk::new(prng.fork()),
+                clock: FalseClock::new(drift, SECOND + prng.below(SECOND), prng.below(1_000) as i64 - 500),
+                has_joined: false,
+                levels: Levels::KNOWN,
+                is_lost: false,
+                has_rotted: false,
+                life: 0,
+                started: 0,
+                ended: None,
+                stopped: None,
+                progress: BTreeMap::new(),
+                paused_until: 0,
+                process: None,
+            }
+        })
+        .collect()
+}
+
+/// Clients that do what the plan wants of them.
+fn accustomed(mut clients: Vec<Client>, plan: &Plan, zones: &Zones) -> Vec<Client> {
+    // How old an answer is a replica tells by its clock.
+    if plan.durability == Durability::Always && !plan.calm && plan.nodes > 1 && !plan.clocks {
+        clients.iter_mut().for_each(Client::perhaps_read_nearby);
+        if plan.canary == Some(Canary::BoundlessRead) {
+            clients.iter_mut().for_each(Client::read_nearby);
+        }
+    }
+    if plan.canary.is_none() && (plan.levels || zones.are_there()) {
+        clients.iter_mut().for_each(Client::use_vectors);
+    }
+    if plan.repeats {
+        clients.iter_mut().zip(0..).for_each(|(client, number)| client.repeat(number));
+    }
+    if plan.optimists {
+        clients.iter_mut().zip(0..).for_each(|(client, number)| client.be_optimistic(number % 2 == 0));
+    }
+    if shares_streams(plan) {
+        let mut prng = Prng::new(plan.seed ^ STREAMS_SEED);
+        clients.iter_mut().zip(0..).for_each(|(client, number)| client.share_streams(number, prng.fork()));
+    }
+    if plan.calm {
+        clients.iter_mut().for_each(|client| client.calm(CALM_THINK));
+    }
+    if plan.is_orderly() {
+        let think_max = if plan.waits { WAITS_THINK } else { RETURNS_THINK };
+        clients.iter_mut().for_each(|client| client.be_patient(think_max));
+    }
+    clients
+}
+
 impl Universe {
     /// The universe of a plan. `trace` is told a line for every event.
     pub fn new(plan: &Plan, trace: Option<Box<dyn FnMut(String)>>) -> Self {
@@ -257,40 +327,7 @@ impl Universe {
         let drawn = 1 + prng.below(GROUPS_MAX) as u32;
         let group_count = if plan.calm { GROUPS_MAX as u32 } else { drawn };
         let spares = if plan.changes { SPARES } else { 0 };
-        let machines = (0..plan.nodes + spares)
-            .map(|index| {
-                let drift = faults.clock_drift as i64;
-                let drift = match plan.canary {
-                    // One with a lease that lasts too long, and others who are free too soon.
-                    Some(Canary::LongLease) => {
-                        if index == 0 {
-                            -drift
-                        } else {
-                            drift
-                        }
-                    }
-                    _ => prng.below(2 * drift as u64 + 1) as i64 - drift,
-                };
-                Machine {
-                    drift,
-                    sync_extra: 0,
-                    node: NodeId(index as u64 + 1),
-                    disk: FalseDisk::new(prng.fork()),
-                    clock: FalseClock::new(drift, SECOND + prng.below(SECOND), prng.below(1_000) as i64 - 500),
-                    has_joined: false,
-                    levels: Levels::KNOWN,
-                    is_lost: false,
-                    has_rotted: false,
-                    life: 0,
-                    started: 0,
-                    ended: None,
-                    stopped: None,
-                    progress: BTreeMap::new(),
-                    paused_until: 0,
-                    process: None,
-                }
-            })
-            .collect();
+        let machines = machines(plan, plan.nodes + spares, &faults, &mut prng);
         let mut probes = Probes::default();
         if faults.clock_drift >= CLOCKS_APART {
             probes.reach("clocks ran apart");
@@ -301,36 +338,9 @@ impl Universe {
         // Where no answer waits for the disk, clients without rest would make histories of many thousands.
         let think_min = if plan.durability == Durability::Always { 0 } else { 5 };
         let think_max = MILLISECOND << prng.below(8).max(think_min);
-        let mut clients: Vec<_> =
-            (0..client_count).map(|_| Client::new(prng.fork(), think_max, transfers, spans)).collect();
-        // How old an answer is a replica tells by its clock.
-        if plan.durability == Durability::Always && !plan.calm && plan.nodes > 1 && !plan.clocks {
-            clients.iter_mut().for_each(Client::perhaps_read_nearby);
-            if plan.canary == Some(Canary::BoundlessRead) {
-                clients.iter_mut().for_each(Client::read_nearby);
-            }
-        }
         let zones = Zones::draw(plan, plan.nodes + spares);
-        if plan.canary.is_none() && (plan.levels || zones.are_there()) {
-            clients.iter_mut().for_each(Client::use_vectors);
-        }
-        if plan.repeats {
-            clients.iter_mut().zip(0..).for_each(|(client, number)| client.repeat(number));
-        }
-        if plan.optimists {
-            clients.iter_mut().zip(0..).for_each(|(client, number)| client.be_optimistic(number % 2 == 0));
-        }
-        if shares_streams(plan) {
-            let mut prng = Prng::new(plan.seed ^ STREAMS_SEED);
-            clients.iter_mut().zip(0..).for_each(|(client, number)| client.share_streams(number, prng.fork()));
-        }
-        if plan.calm {
-            clients.iter_mut().for_each(|client| client.calm(CALM_THINK));
-        }
-        if plan.is_orderly() {
-            let think_max = if plan.waits { WAITS_THINK } else { RETURNS_THINK };
-            clients.iter_mut().for_each(|client| client.be_patient(think_max));
-        }
+        let clients = (0..client_count).map(|_| Client::new(prng.fork(), think_max, transfers, spans)).collect();
+        let clients = accustomed(clients, plan, &zones);
         Self {
             plan: plan.clone(),
             faults,

@@ -324,6 +324,95 @@ fn compare(harness: &mut Harness, key: &str, twin: &Value, line: &str) {
     assert_eq!(&told, twin, "{line}");
 }
 
+fn words(words: &[&str]) -> Vec<Vec<u8>> {
+    words.iter().map(|word| word.as_bytes().to_vec()).collect()
+}
+
+/// A command drawn by chance that changes the document `k`, done to its twin; or a copy. Nothing where that which was
+/// drawn does not fit what is at its place.
+fn change(twin: &mut Value, prng: &mut Prng) -> Option<Vec<Vec<u8>>> {
+    let (path, pointer) = place(twin, prng);
+    let new = printed(&random(prng, 2));
+    let new_twin: Value = serde_json::from_str(&new).expect("JSON");
+    let below = name(prng);
+    let old = twin.pointer_mut(&pointer).expect("it is there");
+    Some(match prng.below(10) {
+        0 | 1 if path != "$" => {
+            *old = new_twin;
+            words(&["JSON.SET", "k", &path, &new])
+        }
+        2 => {
+            if let Value::Object(object) = old {
+                object.insert(below.clone(), new_twin);
+                words(&["JSON.SET", "k", &format!("{path}.{below}"), &new])
+            } else {
+                return None;
+            }
+        }
+        3 if path != "$" => {
+            let (above, last) = pointer.rsplit_once('/').expect("a step");
+            match twin.pointer_mut(above).expect("it is there") {
+                Value::Object(object) => _ = object.remove(last),
+                Value::Array(items) => _ = items.remove(last.parse().expect("an index")),
+                _ => unreachable!("something was below it"),
+            }
+            words(&["JSON.DEL", "k", &path])
+        }
+        4 => {
+            if let Value::Array(items) = old {
+                let index = prng.below(items.len() as u64 + 1) as usize;
+                items.insert(index, new_twin);
+                words(&["JSON.ARRINSERT", "k", &path, &index.to_string(), &new])
+            } else {
+                return None;
+            }
+        }
+        5 => {
+            if let Value::Array(items) = old {
+                items.pop();
+                words(&["JSON.ARRPOP", "k", &path])
+            } else {
+                return None;
+            }
+        }
+        6 if path != "$" || new_twin.is_object() => {
+            merge(old, &new_twin);
+            words(&["JSON.MERGE", "k", &path, &new])
+        }
+        7 => match old {
+            Value::Number(number) if number.as_i64().is_some() => {
+                *old = json!(number.as_i64().expect("it is one") + 7);
+                words(&["JSON.NUMINCRBY", "k", &path, "7"])
+            }
+            Value::String(text) => {
+                text.push_str("ü!");
+                words(&["JSON.STRAPPEND", "k", &path, "\"ü!\""])
+            }
+            Value::Bool(truth) => {
+                *truth = !*truth;
+                words(&["JSON.TOGGLE", "k", &path])
+            }
+            _ => return None,
+        },
+        8 => {
+            if let Value::Array(items) = old {
+                let (start, stop) = (prng.below(9) as i64 - 4, prng.below(9) as i64 - 4);
+                let len = items.len() as i64;
+                let from_front = |index: i64| if index < 0 { (index + len).max(0) } else { index };
+                let mut place = -1;
+                items.retain(|_| {
+                    place += 1;
+                    from_front(start) <= place && place <= from_front(stop)
+                });
+                words(&["JSON.ARRTRIM", "k", &path, &start.to_string(), &stop.to_string()])
+            } else {
+                return None;
+            }
+        }
+        _ => words(&["COPY", "k", "copy", "REPLACE"]),
+    })
+}
+
 /// Commands drawn by chance do to a document what a naive twin does to a tree of maps and vectors, whatever form it
 /// has, while copies of it stay as they were.
 #[test]
@@ -338,93 +427,13 @@ fn documents_change_as_their_naive_twins() {
             }
         };
         let mut twin: Value = serde_json::from_str(&first).expect("JSON");
-        let words = |words: &[&str]| -> Vec<Vec<u8>> { words.iter().map(|word| word.as_bytes().to_vec()).collect() };
         say(&mut harness, &words(&["JSON.SET", "k", "$", &first]));
         let mut copied = twin.clone();
         for _ in 0..80 {
-            let (path, pointer) = place(&twin, &mut prng);
-            let new = printed(&random(&mut prng, 2));
-            let new_twin: Value = serde_json::from_str(&new).expect("JSON");
-            let below = name(&mut prng);
-            let old = twin.pointer_mut(&pointer).expect("it is there");
-            let line = match prng.below(10) {
-                0 | 1 if path != "$" => {
-                    *old = new_twin;
-                    words(&["JSON.SET", "k", &path, &new])
-                }
-                2 => {
-                    if let Value::Object(object) = old {
-                        object.insert(below.clone(), new_twin);
-                        words(&["JSON.SET", "k", &format!("{path}.{below}"), &new])
-                    } else {
-                        continue;
-                    }
-                }
-                3 if path != "$" => {
-                    let (above, last) = pointer.rsplit_once('/').expect("a step");
-                    match twin.pointer_mut(above).expect("it is there") {
-                        Value::Object(object) => _ = object.remove(last),
-                        Value::Array(items) => _ = items.remove(last.parse().expect("an index")),
-                        _ => unreachable!("something was below it"),
-                    }
-                    words(&["JSON.DEL", "k", &path])
-                }
-                4 => {
-                    if let Value::Array(items) = old {
-                        let index = prng.below(items.len() as u64 + 1) as usize;
-                        items.insert(index, new_twin);
-                        words(&["JSON.ARRINSERT", "k", &path, &index.to_string(), &new])
-                    } else {
-                        continue;
-                    }
-                }
-                5 => {
-                    if let Value::Array(items) = old {
-                        items.pop();
-                        words(&["JSON.ARRPOP", "k", &path])
-                    } else {
-                        continue;
-                    }
-                }
-                6 if path != "$" || new_twin.is_object() => {
-                    merge(old, &new_twin);
-                    words(&["JSON.MERGE", "k", &path, &new])
-                }
-                7 => match old {
-                    Value::Number(number) if number.as_i64().is_some() => {
-                        *old = json!(number.as_i64().expect("it is one") + 7);
-                        words(&["JSON.NUMINCRBY", "k", &path, "7"])
-                    }
-                    Value::String(text) => {
-                        text.push_str("ü!");
-                        words(&["JSON.STRAPPEND", "k", &path, "\"ü!\""])
-                    }
-                    Value::Bool(truth) => {
-                        *truth = !*truth;
-                        words(&["JSON.TOGGLE", "k", &path])
-                    }
-                    _ => continue,
-                },
-                8 => {
-                    if let Value::Array(items) = old {
-                        let (start, stop) = (prng.below(9) as i64 - 4, prng.below(9) as i64 - 4);
-                        let len = items.len() as i64;
-                        let from_front = |index: i64| if index < 0 { (index + len).max(0) } else { index };
-                        let mut place = -1;
-                        items.retain(|_| {
-                            place += 1;
-                            from_front(start) <= place && place <= from_front(stop)
-                        });
-                        words(&["JSON.ARRTRIM", "k", &path, &start.to_string(), &stop.to_string()])
-                    } else {
-                        continue;
-                    }
-                }
-                _ => {
-                    copied = twin.clone();
-                    words(&["COPY", "k", "copy", "REPLACE"])
-                }
-            };
+            let Some(line) = change(&mut twin, &mut prng) else { continue };
+            if line[0] == b"COPY" {
+                copied = twin.clone();
+            }
             let told = line.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ");
             let reply = say(&mut harness, &line);
             assert!(!reply.starts_with('-'), "{told}: {reply}");

@@ -355,11 +355,7 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         Question::Delays => Answer::Delays(core.context.timings.delays.clone()),
         Question::ResetDelays(causes) => Answer::Names(core.context.timings.delays.reset(causes)),
         Question::At { places, question } => {
-            let is_there = |group: &crate::group::Group| {
-                let place = places.get(group.id().0 as usize).copied().unwrap_or(0);
-                group.is_vacant() || group.applied() >= place
-            };
-            return if core.groups().all(is_there) { answer(core, question, actions) } else { None };
+            return if have_applied(core, places) { answer(core, question, actions) } else { None };
         }
         Question::Configure { version, .. } if core.context.parameters.version < *version => return None,
         Question::Configure { pairs, .. } => {
@@ -374,24 +370,14 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
         }
         Question::Trust => Answer::Count(core.groups_mut().map(|group| u64::from(group.trust())).sum()),
         Question::FinishCheckpoint => unreachable!("asked as two questions"),
+        Question::Reload if core.groups().any(|group| group.is_checkpoint_due()) => return None,
         Question::Reload => {
-            if core.groups().any(|group| group.is_checkpoint_due()) {
-                return None;
-            }
             core.groups_mut().for_each(|group| group.reload());
             Answer::Done
         }
         Question::Debug { kind, keys } => Answer::Described(core.describe_keys(*kind, keys)),
-        Question::CheckpointsFinished => {
-            if core.groups().any(|group| group.is_checkpoint_due()) {
-                return None;
-            }
-            let failure = core.groups().find_map(|group| group.checkpointing.last.as_ref()?.failure.clone());
-            match failure {
-                None => Answer::Done,
-                Some(reason) => Answer::Refused(format!("ERR the checkpoint failed: {reason}")),
-            }
-        }
+        Question::CheckpointsFinished if core.groups().any(|group| group.is_checkpoint_due()) => return None,
+        Question::CheckpointsFinished => checkpoints_finished(core),
         Question::Sessions(filter) => Answer::Sessions(client::describe_sessions(core, filter)),
         Question::Kill(filter) => Answer::Count(client::kill_sessions(core, filter, actions)),
         Question::Publish(message) => Answer::Count(core.deliver(message)),
@@ -435,11 +421,7 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             Answer::Done
         }
         Question::ResetStatistics => {
-            core.weigh_replies();
-            core.context.statistics = Default::default();
-            core.sessions.calls = Default::default();
-            core.context.timings.reset();
-            core.groups_mut().for_each(|group| group.reset_counts());
+            reset_statistics(core);
             Answer::Done
         }
         Question::SetActiveExpire(is_active) => {
@@ -450,13 +432,8 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             core.context.scripting.may_debug = *may;
             Answer::Done
         }
-        Question::StartHot(plan) => {
-            if core.context.timings.start_hot((**plan).clone()) {
-                Answer::Done
-            } else {
-                Answer::Refused("ERR hotkey tracking session already in progress".into())
-            }
-        }
+        Question::StartHot(plan) if core.context.timings.start_hot((**plan).clone()) => Answer::Done,
+        Question::StartHot(_) => Answer::Refused("ERR hotkey tracking session already in progress".into()),
         Question::StopHot(cpu_us) => {
             core.weigh_replies();
             Answer::Count(u64::from(core.context.timings.stop_hot(*cpu_us)))
@@ -487,12 +464,39 @@ pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Act
             Answer::Done
         }
         Question::RunningScript => Answer::Running(core.runner.running(core.now.instant)),
-        Question::KillScript { is_function } => match core.runner.kill(*is_function) {
-            None => Answer::Count(0),
-            Some(true) => Answer::Count(1),
-            Some(false) => Answer::Refused(scripting::of_other_kind(*is_function).to_owned()),
-        },
+        Question::KillScript { is_function } => kill_script(core, *is_function),
     })
+}
+
+/// Whether the replicas of this core have applied what is before the place that is given for their group.
+fn have_applied(core: &Core, places: &[u64]) -> bool {
+    core.groups().all(|group| {
+        let place = places.get(group.id().0 as usize).copied().unwrap_or(0);
+        group.is_vacant() || group.applied() >= place
+    })
+}
+
+fn kill_script(core: &mut Core, is_function: bool) -> Answer {
+    match core.runner.kill(is_function) {
+        None => Answer::Count(0),
+        Some(true) => Answer::Count(1),
+        Some(false) => Answer::Refused(scripting::of_other_kind(is_function).to_owned()),
+    }
+}
+
+fn checkpoints_finished(core: &Core) -> Answer {
+    match core.groups().find_map(|group| group.checkpointing.last.as_ref()?.failure.clone()) {
+        None => Answer::Done,
+        Some(reason) => Answer::Refused(format!("ERR the checkpoint failed: {reason}")),
+    }
+}
+
+fn reset_statistics(core: &mut Core) {
+    core.weigh_replies();
+    core.context.statistics = Default::default();
+    core.sessions.calls = Default::default();
+    core.context.timings.reset();
+    core.groups_mut().for_each(|group| group.reset_counts());
 }
 
 /// What a handler returns.

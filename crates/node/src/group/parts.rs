@@ -7,6 +7,7 @@ use stdx::log::{Entry, Membership};
 use stdx::{Instant, UnixMillis};
 
 use super::{Batch, transfer};
+use crate::limits;
 use crate::relay::Route;
 use crate::slots::Moved;
 
@@ -35,6 +36,7 @@ pub(crate) struct Wanted {
 }
 
 /// What the cores of this node have not been told yet.
+#[derive(Default)]
 pub(crate) struct News {
     /// What has become of slots since that was last asked for.
     pub(super) slots: Vec<Moved>,
@@ -92,6 +94,19 @@ pub(crate) struct Window {
     pub(super) inflight_bytes: usize,
     /// Bytes proposed or gathered beyond which no more writes are admitted.
     pub(super) bytes_max: usize,
+}
+
+impl Window {
+    /// One in which nothing waits.
+    pub(super) fn new() -> Self {
+        Self {
+            committed: VecDeque::new(),
+            committed_bytes: 0,
+            inflight: VecDeque::new(),
+            inflight_bytes: 0,
+            bytes_max: limits::WINDOW_BYTES_MAX,
+        }
+    }
 }
 
 /// When a leader looks at something next.

@@ -171,55 +171,7 @@ impl Group {
         {
             return;
         }
-        let Request { origin, protocol, body, floor, is_anew, must_return, .. } = request;
-        let body = match body {
-            RequestBody::EndReservation => {
-                self.end_reservation(&origin);
-                return outlet.answer(&origin, Observed::of_state(), Vec::new());
-            }
-            RequestBody::Lock(lock) => return self.lock(lock, origin, now.instant, now, outlet),
-            RequestBody::Holders(place) => {
-                // One that does not know yet that another leads lacks what that one has acknowledged.
-                let what = ReadWhat::Holders(place);
-                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
-            }
-            RequestBody::Obey(version) if outlet.context.parameters.version < version => {
-                return outlet.send_back(&origin);
-            }
-            RequestBody::Obey(_) => {
-                // That one would have to obey, and not this.
-                let what = ReadWhat::Obeys;
-                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
-            }
-            RequestBody::Govern(words) => return self.govern(&words, origin, protocol, now, outlet),
-            RequestBody::Cut { transaction, grant, name } => {
-                self.cut((transaction, grant), name, now, outlet);
-                // One that does not know yet that another leads has cut what that one has changed.
-                let what = ReadWhat::Cut(transaction);
-                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
-            }
-            RequestBody::ReadCut { name, chunk } => {
-                return self.read_cut(name, chunk, (origin, protocol), now, outlet);
-            }
-            RequestBody::EndCut { name } => return self.end_cut(name, &origin, protocol, outlet),
-            RequestBody::Renew { transaction } => {
-                self.leader.locks.renew(transaction, now.instant);
-                return outlet.answer(&origin, Observed::of_state(), Vec::new());
-            }
-            RequestBody::Prepare { transaction, grant, participants, .. } if participants.is_empty() => {
-                // One that does not know yet that another leads would say yes to what that one has changed.
-                let what = ReadWhat::Holds(transaction, grant);
-                return self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
-            }
-            RequestBody::Prepare { transaction, grant, participants, effects } => {
-                return self.prepare((transaction, grant), participants, effects, (origin, floor), outlet);
-            }
-            RequestBody::Resolve { transaction, resolution, low_water } => {
-                return self.resolve(transaction, resolution, low_water, (origin, floor), now, outlet);
-            }
-            body => body,
-        };
-        let request = Request { floor, is_anew, must_return, ..Request::new(origin, self.id, protocol, body) };
+        let Some(request) = self.take_from_gateway(request, now, outlet) else { return };
         if let Some(slot) = self.follows_one_sent_back(&request) {
             return self.send_to_slot(slot, request, outlet);
         }
@@ -230,6 +182,7 @@ impl Group {
         if let Some(slot) = self.slot_elsewhere(&request) {
             return self.send_to_slot(slot, request, outlet);
         }
+        let Request { origin, protocol, floor, .. } = request;
         let is_behind = match &request.body {
             RequestBody::Read(_) => true,
             RequestBody::Versions { keys, reserve_for: Some(_) } => {
@@ -288,9 +241,65 @@ impl Group {
             | RequestBody::Holders(_)
             | RequestBody::Obey(_)
             | RequestBody::EndReservation
-            | RequestBody::Govern(_) => unreachable!("taken above"),
+            | RequestBody::Govern(_) => unreachable!("taken by `take_from_gateway`"),
         };
         self.read(DeferredRead { origin, protocol, what, before: self.batch.number }, is_behind, now, outlet);
+    }
+
+    /// Takes what a gateway asks for on behalf of a transaction, a backup or an operator, and gives back commands.
+    fn take_from_gateway(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) -> Option<Request> {
+        let Request { origin, protocol, body, floor, is_anew, must_return, .. } = request;
+        match body {
+            RequestBody::EndReservation => {
+                self.end_reservation(&origin);
+                outlet.answer(&origin, Observed::of_state(), Vec::new());
+            }
+            RequestBody::Lock(lock) => self.lock(lock, origin, now.instant, now, outlet),
+            RequestBody::Holders(place) => {
+                // One that does not know yet that another leads lacks what that one has acknowledged.
+                let what = ReadWhat::Holders(place);
+                self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
+            }
+            RequestBody::Obey(version) if outlet.context.parameters.version < version => {
+                outlet.send_back(&origin);
+            }
+            RequestBody::Obey(_) => {
+                // That one would have to obey, and not this.
+                let what = ReadWhat::Obeys;
+                self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
+            }
+            RequestBody::Govern(words) => self.govern(&words, origin, protocol, now, outlet),
+            RequestBody::Cut { transaction, grant, name } => {
+                self.cut((transaction, grant), name, now, outlet);
+                // One that does not know yet that another leads has cut what that one has changed.
+                let what = ReadWhat::Cut(transaction);
+                self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
+            }
+            RequestBody::ReadCut { name, chunk } => {
+                self.read_cut(name, chunk, (origin, protocol), now, outlet);
+            }
+            RequestBody::EndCut { name } => self.end_cut(name, &origin, protocol, outlet),
+            RequestBody::Renew { transaction } => {
+                self.leader.locks.renew(transaction, now.instant);
+                outlet.answer(&origin, Observed::of_state(), Vec::new());
+            }
+            RequestBody::Prepare { transaction, grant, participants, .. } if participants.is_empty() => {
+                // One that does not know yet that another leads would say yes to what that one has changed.
+                let what = ReadWhat::Holds(transaction, grant);
+                self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
+            }
+            RequestBody::Prepare { transaction, grant, participants, effects } => {
+                self.prepare((transaction, grant), participants, effects, (origin, floor), outlet);
+            }
+            RequestBody::Resolve { transaction, resolution, low_water } => {
+                self.resolve(transaction, resolution, low_water, (origin, floor), now, outlet);
+            }
+            body => {
+                let request = Request::new(origin, self.id, protocol, body);
+                return Some(Request { floor, is_anew, must_return, ..request });
+            }
+        }
+        None
     }
 
     /// The next item of the batch carries out this request.

@@ -402,49 +402,7 @@ impl Fleet {
         seat.turn_at = None;
         let mut counts = Counts { turns: 1, wakes: u64::from(seat.busy_until < self.now), ..Counts::default() };
         let mut actions = Vec::new();
-        let mut links = BTreeSet::new();
-        for inbound in std::mem::take(&mut seat.inbox) {
-            match inbound {
-                Inbound::Opened(session) => seat.core.step(now, Event::Opened { session, peer: peer() }, &mut actions),
-                Inbound::Client(session, ask) => {
-                    counts.client_reads += 1;
-                    counts.client_bytes += ask.bytes.len() as u64;
-                    counts.requests += ask.requests;
-                    counts.taken += ask.taken_here;
-                    counts.relayed += if self.shape.nodes > 1 || ask.transactions > 0 { ask.steps } else { 0 };
-                    counts.transactions += ask.transactions;
-                    seat.core.step(now, Event::Bytes { session, bytes: &ask.bytes }, &mut actions);
-                }
-                Inbound::Peer { from, link, bytes } => {
-                    counts.link_reads += u64::from(links.insert((from, link)));
-                    counts.messages_in += 1;
-                    counts.link_bytes += bytes.len() as u64;
-                    counts.taken += u64::from(bytes[0] == REQUEST);
-                    seat.core.step(now, Event::Peer { from: NodeId(u64::from(from) + 1), bytes: &bytes }, &mut actions);
-                }
-                Inbound::Vital { from, bytes } => {
-                    counts.messages_in += 1;
-                    counts.mail += 1;
-                    seat.core.step(now, Event::Peer { from: NodeId(u64::from(from) + 1), bytes: &bytes }, &mut actions);
-                }
-                Inbound::Letter(from, letter) => {
-                    counts.letters += 1;
-                    counts.mail += letter.pieces.len() as u64;
-                    let is_request = |piece: &&Piece| match piece {
-                        Piece::Request(_) => true,
-                        Piece::Mail(mail) => matches!(**mail, Mail::Request(_)),
-                        Piece::Reply { .. } | Piece::LongReply { .. } => false,
-                    };
-                    counts.taken += letter.pieces.iter().filter(is_request).count() as u64;
-                    seat.core.step(now, Event::Letter { from, letter }, &mut actions);
-                }
-                Inbound::Persisted(group, ticket) => {
-                    counts.mail += 1;
-                    seat.core.step(now, Event::Persisted { group, ticket }, &mut actions);
-                }
-                Inbound::Loaded(seed) => seat.core.step(now, Event::Loaded(seed), &mut actions),
-            }
-        }
+        take_inbox(seat, now, &self.shape, &mut counts, &mut actions);
         let mut leaving = Vec::new();
         let mut written = 0;
         loop {
@@ -613,6 +571,53 @@ impl Fleet {
         self.mix(bytes.len() as u64 ^ (client as u64) << 32);
         if self.load.hear(client, bytes, self.now) {
             self.asks(client);
+        }
+    }
+}
+
+/// Hands a core what has come for it.
+fn take_inbox(seat: &mut Seat, now: Now, shape: &Shape, counts: &mut Counts, actions: &mut Vec<Action>) {
+    let mut links = BTreeSet::new();
+    for inbound in std::mem::take(&mut seat.inbox) {
+        match inbound {
+            Inbound::Opened(session) => seat.core.step(now, Event::Opened { session, peer: peer() }, actions),
+            Inbound::Client(session, ask) => {
+                counts.client_reads += 1;
+                counts.client_bytes += ask.bytes.len() as u64;
+                counts.requests += ask.requests;
+                counts.taken += ask.taken_here;
+                counts.relayed += if shape.nodes > 1 || ask.transactions > 0 { ask.steps } else { 0 };
+                counts.transactions += ask.transactions;
+                seat.core.step(now, Event::Bytes { session, bytes: &ask.bytes }, actions);
+            }
+            Inbound::Peer { from, link, bytes } => {
+                counts.link_reads += u64::from(links.insert((from, link)));
+                counts.messages_in += 1;
+                counts.link_bytes += bytes.len() as u64;
+                counts.taken += u64::from(bytes[0] == REQUEST);
+                seat.core.step(now, Event::Peer { from: NodeId(u64::from(from) + 1), bytes: &bytes }, actions);
+            }
+            Inbound::Vital { from, bytes } => {
+                counts.messages_in += 1;
+                counts.mail += 1;
+                seat.core.step(now, Event::Peer { from: NodeId(u64::from(from) + 1), bytes: &bytes }, actions);
+            }
+            Inbound::Letter(from, letter) => {
+                counts.letters += 1;
+                counts.mail += letter.pieces.len() as u64;
+                let is_request = |piece: &&Piece| match piece {
+                    Piece::Request(_) => true,
+                    Piece::Mail(mail) => matches!(**mail, Mail::Request(_)),
+                    Piece::Reply { .. } | Piece::LongReply { .. } => false,
+                };
+                counts.taken += letter.pieces.iter().filter(is_request).count() as u64;
+                seat.core.step(now, Event::Letter { from, letter }, actions);
+            }
+            Inbound::Persisted(group, ticket) => {
+                counts.mail += 1;
+                seat.core.step(now, Event::Persisted { group, ticket }, actions);
+            }
+            Inbound::Loaded(seed) => seat.core.step(now, Event::Loaded(seed), actions),
         }
     }
 }

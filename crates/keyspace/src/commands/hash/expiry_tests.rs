@@ -141,6 +141,56 @@ impl Pair {
     }
 }
 
+fn read_deadlines(pair: &mut Pair, model: &Model, key: &str, (field, other): (&str, &str), prng: &mut Prng) {
+    let now = pair.now();
+    let of = |tell: fn(i64, i64) -> i64| {
+        [field, other].map(|field| match model.0.get(field) {
+            None => -2,
+            Some((_, None)) => -1,
+            Some((_, Some(deadline))) => tell(*deadline, now),
+        })
+    };
+    let (command, expected) = match prng.below(4) {
+        0 => ("HTTL", of(|deadline, now| (deadline - now + 999) / 1000)),
+        1 => ("HPTTL", of(|deadline, now| deadline - now)),
+        2 => ("HEXPIRETIME", of(|deadline, _| (deadline + 999) / 1000)),
+        _ => ("HPEXPIRETIME", of(|deadline, _| deadline)),
+    };
+    assert_eq!(pair.run(&format!("{command} {key} FIELDS 2 {field} {other}")), integers(expected));
+}
+
+/// HGETEX, which may change the deadlines of what it reads.
+fn get_and_keep(
+    pair: &mut Pair,
+    model: &mut Model,
+    key: &str,
+    (field, other): (&str, &str),
+    deadline: i64,
+    prng: &mut Prng,
+) {
+    let now = pair.now();
+    let expected = array([field, other].map(|field| model.value(field)));
+    let option = match prng.below(4) {
+        0 => {
+            [field, other].into_iter().for_each(|field| {
+                if let Some((_, deadline)) = model.0.get_mut(field) {
+                    *deadline = None;
+                }
+            });
+            "PERSIST".to_owned()
+        }
+        1 => String::new(),
+        // The second of two that are one sees what has become of the first.
+        _ if field != other => {
+            [field, other].into_iter().for_each(|field| _ = model.hexpire(field, "", deadline, now));
+            format!("PXAT {deadline}")
+        }
+        _ => String::new(),
+    };
+    let line = format!("HGETEX {key} {option} FIELDS 2 {field} {other}");
+    assert_eq!(pair.run(&line), expected, "{line}");
+}
+
 /// Carries out one command that the generator makes up, here and in the model.
 fn converse(pair: &mut Pair, model: &mut Model, key: &str, spread: u64, prng: &mut Prng) {
     let now = pair.now();
@@ -183,44 +233,8 @@ fn converse(pair: &mut Pair, model: &mut Model, key: &str, spread: u64, prng: &m
             let expected = [&field, &other].map(persist);
             assert_eq!(pair.run(&format!("HPERSIST {key} FIELDS 2 {field} {other}")), integers(expected));
         }
-        9..11 => {
-            let of = |tell: fn(i64, i64) -> i64| {
-                [&field, &other].map(|field| match model.0.get(field) {
-                    None => -2,
-                    Some((_, None)) => -1,
-                    Some((_, Some(deadline))) => tell(*deadline, now),
-                })
-            };
-            let (command, expected) = match prng.below(4) {
-                0 => ("HTTL", of(|deadline, now| (deadline - now + 999) / 1000)),
-                1 => ("HPTTL", of(|deadline, now| deadline - now)),
-                2 => ("HEXPIRETIME", of(|deadline, _| (deadline + 999) / 1000)),
-                _ => ("HPEXPIRETIME", of(|deadline, _| deadline)),
-            };
-            assert_eq!(pair.run(&format!("{command} {key} FIELDS 2 {field} {other}")), integers(expected));
-        }
-        11 => {
-            let expected = array([&field, &other].map(|field| model.value(field)));
-            let option = match prng.below(4) {
-                0 => {
-                    [&field, &other].into_iter().for_each(|field| {
-                        if let Some((_, deadline)) = model.0.get_mut(field) {
-                            *deadline = None;
-                        }
-                    });
-                    "PERSIST".to_owned()
-                }
-                1 => String::new(),
-                // The second of two that are one sees what has become of the first.
-                _ if field != other => {
-                    [&field, &other].into_iter().for_each(|field| _ = model.hexpire(field, "", deadline, now));
-                    format!("PXAT {deadline}")
-                }
-                _ => String::new(),
-            };
-            let line = format!("HGETEX {key} {option} FIELDS 2 {field} {other}");
-            assert_eq!(pair.run(&line), expected, "{line}");
-        }
+        9..11 => read_deadlines(pair, model, key, (&field, &other), prng),
+        11 => get_and_keep(pair, model, key, (&field, &other), deadline, prng),
         12..14 => {
             let condition = ["", "FNX", "FXX"][prng.below(3) as usize];
             let (first, second) = (model.0.contains_key(&field), model.0.contains_key(&other));
@@ -267,52 +281,7 @@ fn converse(pair: &mut Pair, model: &mut Model, key: &str, spread: u64, prng: &m
                 }
             }
         }
-        16 => {
-            assert_eq!(pair.run(&format!("HGET {key} {field}")), model.value(&field));
-            let length = model.0.get(&field).map_or(0, |(value, _)| value.len());
-            assert_eq!(pair.run(&format!("HSTRLEN {key} {field}")), integer(length as i64));
-            assert_eq!(pair.run(&format!("HEXISTS {key} {field}")), integer(model.0.contains_key(&field).into()));
-        }
-        17 => {
-            let expected = array([&field, &other].map(|field| model.value(field)));
-            assert_eq!(pair.run(&format!("HMGET {key} {field} {other}")), expected);
-        }
-        18 => {
-            let found = words(&pair.run(&format!("HGETALL {key}")));
-            let found: BTreeMap<&str, &str> = found.chunks(2).map(|pair| (&*pair[0], &*pair[1])).collect();
-            assert_eq!(found, model.0.iter().map(|(field, (value, _))| (&**field, &**value)).collect());
-            assert_eq!(words(&pair.run(&format!("HKEYS {key}"))).len(), model.0.len());
-            assert_eq!(words(&pair.run(&format!("HVALS {key}"))).len(), model.0.len());
-        }
-        19 => {
-            assert_eq!(pair.run(&format!("HLEN {key}")), integer(model.0.len() as i64));
-            assert_eq!(pair.run(&format!("EXISTS {key}")), integer(i64::from(!model.0.is_empty())));
-        }
-        20 => {
-            let count = prng.below(12);
-            let mut drawn = words(&pair.run(&format!("HRANDFIELD {key} {count}")));
-            assert_eq!(drawn.len(), model.0.len().min(count as usize));
-            drawn.sort();
-            drawn.dedup();
-            assert_eq!(drawn.len(), model.0.len().min(count as usize), "none twice");
-            drawn.extend(words(&pair.run(&format!("HRANDFIELD {key} -{count}"))));
-            assert!(drawn.iter().all(|field| model.0.contains_key(field)), "{drawn:?}");
-            pair.run(&format!("HRANDFIELD {key}"));
-        }
-        21 => {
-            let (mut cursor, mut seen) = ("0".to_owned(), Vec::new());
-            loop {
-                let reply = pair.run(&format!("HSCAN {key} {cursor} COUNT 5 NOVALUES"));
-                let mut found = reply.split("\r\n").filter(|line| !line.starts_with(['*', '$']) && !line.is_empty());
-                cursor = found.next().expect("a cursor").to_owned();
-                seen.extend(found.map(str::to_owned));
-                if cursor == "0" {
-                    break;
-                }
-            }
-            seen.sort();
-            assert_eq!(seen, model.0.keys().cloned().collect::<Vec<_>>());
-        }
+        drawn @ 16..22 => read(pair, model, key, (&field, &other), drawn - 16, prng),
         22 => {
             // A copy shares what is large; the original changes first.
             pair.run(&format!("COPY {key} copy REPLACE"));
@@ -329,6 +298,58 @@ fn converse(pair: &mut Pair, model: &mut Model, key: &str, spread: u64, prng: &m
                 let reply = pair.run_words(&[b"RESTORE", key.as_bytes(), b"0", dump, b"REPLACE"]);
                 assert_eq!(reply, b"+OK\r\n");
             }
+        }
+    }
+}
+
+/// Carries out a command that reads.
+fn read(pair: &mut Pair, model: &Model, key: &str, (field, other): (&str, &str), drawn: u64, prng: &mut Prng) {
+    match drawn {
+        0 => {
+            assert_eq!(pair.run(&format!("HGET {key} {field}")), model.value(field));
+            let length = model.0.get(field).map_or(0, |(value, _)| value.len());
+            assert_eq!(pair.run(&format!("HSTRLEN {key} {field}")), integer(length as i64));
+            assert_eq!(pair.run(&format!("HEXISTS {key} {field}")), integer(model.0.contains_key(field).into()));
+        }
+        1 => {
+            let expected = array([field, other].map(|field| model.value(field)));
+            assert_eq!(pair.run(&format!("HMGET {key} {field} {other}")), expected);
+        }
+        2 => {
+            let found = words(&pair.run(&format!("HGETALL {key}")));
+            let found: BTreeMap<&str, &str> = found.chunks(2).map(|pair| (&*pair[0], &*pair[1])).collect();
+            assert_eq!(found, model.0.iter().map(|(field, (value, _))| (&**field, &**value)).collect());
+            assert_eq!(words(&pair.run(&format!("HKEYS {key}"))).len(), model.0.len());
+            assert_eq!(words(&pair.run(&format!("HVALS {key}"))).len(), model.0.len());
+        }
+        3 => {
+            assert_eq!(pair.run(&format!("HLEN {key}")), integer(model.0.len() as i64));
+            assert_eq!(pair.run(&format!("EXISTS {key}")), integer(i64::from(!model.0.is_empty())));
+        }
+        4 => {
+            let count = prng.below(12);
+            let mut drawn = words(&pair.run(&format!("HRANDFIELD {key} {count}")));
+            assert_eq!(drawn.len(), model.0.len().min(count as usize));
+            drawn.sort();
+            drawn.dedup();
+            assert_eq!(drawn.len(), model.0.len().min(count as usize), "none twice");
+            drawn.extend(words(&pair.run(&format!("HRANDFIELD {key} -{count}"))));
+            assert!(drawn.iter().all(|field| model.0.contains_key(field)), "{drawn:?}");
+            pair.run(&format!("HRANDFIELD {key}"));
+        }
+        _ => {
+            let (mut cursor, mut seen) = ("0".to_owned(), Vec::new());
+            loop {
+                let reply = pair.run(&format!("HSCAN {key} {cursor} COUNT 5 NOVALUES"));
+                let mut found = reply.split("\r\n").filter(|line| !line.starts_with(['*', '$']) && !line.is_empty());
+                cursor = found.next().expect("a cursor").to_owned();
+                seen.extend(found.map(str::to_owned));
+                if cursor == "0" {
+                    break;
+                }
+            }
+            seen.sort();
+            assert_eq!(seen, model.0.keys().cloned().collect::<Vec<_>>());
         }
     }
 }
