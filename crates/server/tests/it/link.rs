@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use stdx::Prng;
 
-use crate::harness::{Authority, Client, Folder, PATIENCE, Stock, binary, fail, free_port, succeed};
+use crate::harness::{Authority, Client, Folder, PATIENCE, Stock, binary, fail, free_port, succeed, wait_for};
 
 /// A line that can be cut: everybody who is on it loses the connection, and nobody gets a new one.
 struct Line {
@@ -471,18 +471,23 @@ fn a_failover_of_the_near_redis_is_followed() {
 fn what_a_crash_of_the_machine_takes_comes_again() {
     let Some(mut stand) = Stand::new(&[], &[], &["--batch-ms", "0"]) else { return };
     stand.follow();
+    let root = stand.folder.path().to_owned();
+    let newest_segment = |name: &str| {
+        let files = fs::read_dir(root.join(name)).expect("a folder").map(|entry| entry.expect("a file").path());
+        let segment = files.filter(|path| path.extension().is_some_and(|end| end == "seg")).max()?;
+        let length = fs::metadata(&segment).expect("a file").len();
+        Some((segment, length))
+    };
     let writers = Writers::start(stand.near_redis.port());
-    thread::sleep(Duration::from_millis(300));
+    wait_for("both ends have written enough to lose some of it", || {
+        ["near", "far"].into_iter().all(|name| newest_segment(name).is_some_and(|(_, length)| length > 2_000))
+    });
     writers.stop();
     stand.settle();
     for name in ["near", "far"] {
         stand.near.kill();
         stand.far.kill();
-        let folder = stand.folder.path().join(name);
-        let files = fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("a file").path());
-        let segment = files.filter(|path| path.extension().is_some_and(|end| end == "seg")).max().expect("a segment");
-        let length = fs::metadata(&segment).expect("a file").len();
-        assert!(length > 2_000, "{length}");
+        let (segment, length) = newest_segment(name).expect("a segment");
         // The end was not synced: some of it is not there, and some is not what was written.
         let file = OpenOptions::new().write(true).open(&segment).expect("a file");
         file.set_len(length - 700).expect("cut");
@@ -501,6 +506,7 @@ fn a_backlog_that_is_exhausted_costs_the_near_redis_no_memory() {
     let Some(stand) = Stand::new(&[], &[], &["--backlog-mb", "1"]) else { return };
     stand.follow();
     stand.settle();
+    stand.near.wait_for("the far end has told where it is", |status| status["lag_bytes"].is_u64());
     stand.line.cut();
     let mut client = stand.near_redis.client();
     let text = "x".repeat(50_000);
