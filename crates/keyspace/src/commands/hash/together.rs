@@ -165,12 +165,7 @@ impl<'a> Words<'a> {
                 }
                 is_foreign |= wanted == manner.foreign;
                 lifetime = Some(wanted);
-            } else if is(word, "fxx") || is(word, "fnx") {
-                if must_exist.is_some() {
-                    return Err(Refusal::new(ONE_CONDITION));
-                }
-                must_exist = Some(is(word, "fxx"));
-            } else {
+            } else if !reads_condition(word, &mut must_exist)? {
                 return Err(unknown(word));
             }
         }
@@ -225,7 +220,17 @@ pub(super) const HSETEX: DataCommand = DataCommand {
 pub(crate) const HSETEX_OF_LEVEL_1: DataCommand =
     DataCommand { body: Body::Mutate(|edit, args, writer| hsetex(edit, args, writer, Request::in_order)), ..HSETEX };
 
-const ONE_CONDITION: &str = "ERR Only one of FXX or FNX arguments can be specified";
+/// Reads FXX or FNX: whether all fields must exist, or none. False if the word is neither.
+fn reads_condition(word: &[u8], must_exist: &mut Option<bool>) -> Result<bool, Refusal> {
+    let wanted = is(word, "fxx");
+    if !wanted && !is(word, "fnx") {
+        return Ok(false);
+    }
+    if must_exist.replace(wanted).is_some() {
+        return Err(Refusal::new("ERR Only one of FXX or FNX arguments can be specified"));
+    }
+    Ok(true)
+}
 
 /// What the words beside the fields ask for.
 struct Request {
@@ -284,12 +289,7 @@ impl Request {
                         Keeping::Until(deadline(form, word, moment, "hsetex")?)
                     }
                 });
-            } else if is(word, "fxx") || is(word, "fnx") {
-                if must_exist.is_some() {
-                    return Err(Refusal::new(ONE_CONDITION));
-                }
-                must_exist = Some(is(word, "fxx"));
-            } else {
+            } else if !reads_condition(word, &mut must_exist)? {
                 return Err(unknown(word));
             }
             place += 1;
