@@ -65,7 +65,8 @@ refusals! {
 }
 
 impl Refusal {
-    /// A refusal with words that depend on the request. `text` begins with a code such as `ERR`.
+    /// A refusal with words that depend on the request. `text` begins with a code such as `ERR`, unless Redis, or a
+    /// module of it, has none there.
     pub fn new(text: impl Into<Cow<'static, str>>) -> Self {
         Self(text.into())
     }

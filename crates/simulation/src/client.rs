@@ -895,7 +895,7 @@ const NEEDS_LEVEL: &str = " in this form needs level ";
 fn judge_error(text: &str) -> Result<Outcome, String> {
     const HONEST: &[&str] = &["TRYAGAIN ", "CLUSTERDOWN ", "LOADING ", "MISCONF ", "EXECABORT ", "NOSPACE "];
     // Whether a sketch has been made, or an item is in it, is left to chance.
-    const OF_SKETCHES: &[&str] = &["ERR TopK: key ", "ERR T-Digest: key ", "ERR Not found", "ERR Maximum expansions"];
+    const OF_SKETCHES: &[&str] = &["TopK: key ", "ERR T-Digest: key ", "Not found", "Maximum expansions"];
     if text.contains("unknown") {
         Ok(Outcome::Unknown)
     } else if text.contains(NEEDS_LEVEL)

@@ -96,7 +96,7 @@ fn reserve(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     }
     match growth {
         Some(0) => wish.is_scaling = false,
-        Some(_) if !wish.is_scaling => return Err(Refusal::new("ERR Nonscaling filters cannot expand")),
+        Some(_) if !wish.is_scaling => return Err(Refusal::new("Nonscaling filters cannot expand")),
         Some(growth) if !(0..=GROWTH_MAX).contains(&growth) => {
             return Err(Refusal::new(format!("ERR expansion must be in the range [0, {GROWTH_MAX}]")));
         }
@@ -166,26 +166,26 @@ fn insert(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
         } else if is(word, "nonscaling") {
             wish.is_scaling = false;
         } else if is(word, "error") {
-            wish.error = double(operand()?, "ERR Bad error rate")?;
+            wish.error = double(operand()?, "Bad error rate")?;
             if !is_error(wish.error) {
-                return Err(Refusal::new("ERR Bad error rate"));
+                return Err(Refusal::new("Bad error rate"));
             }
             wish.error = wish.error.min(ERROR_MAX);
             at += 1;
         } else if is(word, "capacity") {
-            wish.capacity = number(operand()?, "ERR Bad capacity")?;
+            wish.capacity = number(operand()?, "Bad capacity")?;
             if !(1..=CAPACITY_MAX).contains(&wish.capacity) {
-                return Err(Refusal::new("ERR Bad capacity"));
+                return Err(Refusal::new("Bad capacity"));
             }
             at += 1;
         } else if is(word, "expansion") {
-            wish.growth = number(operand()?, "ERR Bad expansion")?;
+            wish.growth = number(operand()?, "Bad expansion")?;
             if !(0..=GROWTH_MAX).contains(&wish.growth) {
-                return Err(Refusal::new("ERR Bad expansion"));
+                return Err(Refusal::new("Bad expansion"));
             }
             at += 1;
         } else {
-            return Err(Refusal::new("ERR Unknown argument received"));
+            return Err(Refusal::new("Unknown argument received"));
         }
         at += 1;
     }
@@ -326,7 +326,7 @@ fn info(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refu
         return Ok(());
     };
     let field = fields.into_iter().find(|(word, ..)| is(wanted, word));
-    let (_, name, value) = field.ok_or(Refusal::new("ERR Invalid information value"))?;
+    let (_, name, value) = field.ok_or(Refusal::new("Invalid information value"))?;
     if is_resp3(writer) {
         writer.map(1);
         writer.simple(name);
@@ -382,7 +382,7 @@ const SCANDUMP: DataCommand = DataCommand {
     arity: 3,
     body: Body::Query(|view, args, writer| {
         let filter = filter(view, args.at(1))?.ok_or_else(not_found)?;
-        let iterator = number(args.at(2), "ERR Second argument must be numeric")?;
+        let iterator = number(args.at(2), "Second argument must be numeric")?;
         let (next, chunk) = match iterator {
             0 => (1, filter.dump_header()),
             1.. => match filter.dump_chunk(iterator as u64 - 1, CHUNK_BYTES) {

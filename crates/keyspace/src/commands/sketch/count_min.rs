@@ -19,7 +19,7 @@ const CHANGING: DataCommand = DataCommand { flags: GROWING, keys: CHANGED_KEY, .
 find_as!(sketch, CountMin, CountMin);
 
 fn no_key() -> Refusal {
-    Refusal::new("ERR CMS: key does not exist")
+    Refusal::new("CMS: key does not exist")
 }
 
 const INITBYDIM: DataCommand = DataCommand {
@@ -30,12 +30,10 @@ const INITBYDIM: DataCommand = DataCommand {
     keys: MADE_KEY,
     body: Body::Mutate(|edit, args, writer| {
         check_free(edit, args.at(1))?;
-        let width = number(args.at(2), "ERR CMS: invalid width")?;
-        let width =
-            u64::try_from(width).ok().filter(|&width| width > 0).ok_or(Refusal::new("ERR CMS: invalid width"))?;
-        let depth = number(args.at(3), "ERR CMS: invalid depth")?;
-        let depth =
-            u64::try_from(depth).ok().filter(|&depth| depth > 0).ok_or(Refusal::new("ERR CMS: invalid depth"))?;
+        let width = number(args.at(2), "CMS: invalid width")?;
+        let width = u64::try_from(width).ok().filter(|&width| width > 0).ok_or(Refusal::new("CMS: invalid width"))?;
+        let depth = number(args.at(3), "CMS: invalid depth")?;
+        let depth = u64::try_from(depth).ok().filter(|&depth| depth > 0).ok_or(Refusal::new("CMS: invalid depth"))?;
         make(edit, args.at(1), width, depth, writer)
     }),
     ..CHANGING
@@ -50,8 +48,8 @@ const INITBYPROB: DataCommand = DataCommand {
         let share = |word, complaint| {
             double(word, complaint).ok().filter(|share| *share > 0.0 && *share < 1.0).ok_or(Refusal::new(complaint))
         };
-        let error = share(args.at(2), "ERR CMS: invalid overestimation value")?;
-        let probability = share(args.at(3), "ERR CMS: invalid prob value")?;
+        let error = share(args.at(2), "CMS: invalid overestimation value")?;
+        let probability = share(args.at(3), "CMS: invalid prob value")?;
         let (width, depth) = CountMin::dimensions(error, probability);
         make(edit, args.at(1), width, depth, writer)
     }),
@@ -59,12 +57,12 @@ const INITBYPROB: DataCommand = DataCommand {
 };
 
 fn check_free(edit: &Edit<'_>, key: &[u8]) -> Result<(), Refusal> {
-    if edit.contains(key) { Err(Refusal::new("ERR CMS: key already exists")) } else { Ok(()) }
+    if edit.contains(key) { Err(Refusal::new("CMS: key already exists")) } else { Ok(()) }
 }
 
 fn make(edit: &mut Edit<'_>, key: &[u8], width: u64, depth: u64, writer: &mut Writer) -> Result<(), Refusal> {
     let sketch = CountMin::new(width, depth);
-    let sketch = sketch.ok_or(Refusal::new("ERR CMS: Insufficient memory to create the key"))?;
+    let sketch = sketch.ok_or(Refusal::new("CMS: Insufficient memory to create the key"))?;
     edit.set_sketch(key, Sketch::CountMin(sketch))?;
     writer.ok();
     Ok(())
@@ -87,8 +85,8 @@ fn increase(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<
     sketch(&edit.view(), args.at(1))?.ok_or_else(no_key)?;
     let mut counts = Vec::new();
     for at in (2..args.len()).step_by(2) {
-        let count = number(args.at(at + 1), "ERR CMS: Cannot parse number")?;
-        let count = u64::try_from(count).map_err(|_| Refusal::new("ERR CMS: Number cannot be negative"))?;
+        let count = number(args.at(at + 1), "CMS: Cannot parse number")?;
+        let count = u64::try_from(count).map_err(|_| Refusal::new("CMS: Number cannot be negative"))?;
         counts.push((args.at(at), count));
     }
     let counted = edit.change_sketch(args.at(1), |sketch| match sketch {
@@ -98,7 +96,7 @@ fn increase(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<
     writer.array(counted.len());
     for count in counted {
         match count {
-            u32::MAX => writer.error("ERR CMS: INCRBY overflow"),
+            u32::MAX => writer.error("CMS: INCRBY overflow"),
             count => writer.integer(count.into()),
         }
     }
@@ -135,28 +133,28 @@ fn merge(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
     let view = edit.view();
     let destination = sketch(&view, args.at(1))?.ok_or_else(no_key)?;
     let (width, depth) = (destination.width, destination.depth);
-    let count = number(args.at(2), "ERR CMS: invalid numkeys")?;
+    let count = number(args.at(2), "CMS: invalid numkeys")?;
     let count = usize::try_from(count).ok().filter(|&count| count > 0);
-    let count = count.ok_or(Refusal::new("ERR CMS: Number of keys must be positive"))?;
+    let count = count.ok_or(Refusal::new("CMS: Number of keys must be positive"))?;
     // Words behind the count.
     let words = args.len() - 3;
     let has_weights = match (3..args.len()).find(|&at| is(args.at(at), "weights")) {
         None if words == count => false,
-        None => return Err(Refusal::new("ERR CMS: wrong number of keys")),
+        None => return Err(Refusal::new("CMS: wrong number of keys")),
         Some(at) if at - 3 == count && words == 2 * count + 1 => true,
-        Some(_) => return Err(Refusal::new("ERR CMS: wrong number of keys/weights")),
+        Some(_) => return Err(Refusal::new("CMS: wrong number of keys/weights")),
     };
     let mut sources = Vec::new();
     for nth in 0..count {
-        let weight = if has_weights { number(args.at(count + 4 + nth), "ERR CMS: invalid weight value")? } else { 1 };
+        let weight = if has_weights { number(args.at(count + 4 + nth), "CMS: invalid weight value")? } else { 1 };
         let source = sketch(&view, args.at(3 + nth))?.ok_or_else(no_key)?;
         if (source.width, source.depth) != (width, depth) {
-            return Err(Refusal::new("ERR CMS: width/depth is not equal"));
+            return Err(Refusal::new("CMS: width/depth is not equal"));
         }
         sources.push((source, weight));
     }
     let borrowed: Vec<_> = sources.iter().map(|(source, weight)| (&**source, *weight)).collect();
-    let merged = CountMin::merged(width, depth, &borrowed).ok_or(Refusal::new("ERR CMS: MERGE overflow"))?;
+    let merged = CountMin::merged(width, depth, &borrowed).ok_or(Refusal::new("CMS: MERGE overflow"))?;
     drop((sources, destination));
     edit.set_sketch(args.at(1), Sketch::CountMin(merged))?;
     writer.ok();

@@ -55,9 +55,9 @@ impl Wish {
 /// A number in a range.
 fn bounded(word: &[u8], name: &str, least: i64, most: i64) -> Result<i64, Refusal> {
     let number = crate::commands::arguments::parse_integer(word);
-    let number = number.ok_or_else(|| Refusal::new(format!("ERR Couldn't parse {name}")))?;
+    let number = number.ok_or_else(|| Refusal::new(format!("Couldn't parse {name}")))?;
     if !(least..=most).contains(&number) {
-        return Err(Refusal::new(format!("ERR {name}: value must be in the range [{least}, {most}]")));
+        return Err(Refusal::new(format!("{name}: value must be in the range [{least}, {most}]")));
     }
     Ok(number)
 }
@@ -77,7 +77,7 @@ fn reserve(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     if args.len().is_multiple_of(2) {
         return Err(Refusal::wrong_arity("cf.reserve"));
     }
-    wish.capacity = number(args.at(2), "ERR Bad capacity")?;
+    wish.capacity = number(args.at(2), "Bad capacity")?;
     for at in (3..args.len()).step_by(2) {
         let (word, value) = (args.at(at), args.at(at + 1));
         if is(word, "maxiterations") {
@@ -91,7 +91,7 @@ fn reserve(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
         }
     }
     if !(wish.bucket_len * 2..=CAPACITY_MAX).contains(&wish.capacity) {
-        let text = format!("ERR Capacity must be in the range [2 * BUCKETSIZE, {CAPACITY_MAX}]");
+        let text = format!("Capacity must be in the range [2 * BUCKETSIZE, {CAPACITY_MAX}]");
         return Err(Refusal::new(text));
     }
     if filter(&edit.view(), args.at(1))?.is_some() {
@@ -143,7 +143,7 @@ fn add_one(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer, unless_ther
     let answers = add(edit, args.at(1), args.iter().skip(2), unless_there, Some(&Wish::default()))?;
     match answers[0] {
         Ok(is_new) => writer.boolean(is_new),
-        Err(Full::NotGrowing) => return Err(Refusal::new("ERR Filter is full")),
+        Err(Full::NotGrowing) => return Err(Refusal::new("Filter is full")),
         Err(Full::TooLarge) => return Err(Refusal::new("ERR Insufficient memory")),
     }
     Ok(())
@@ -162,13 +162,13 @@ fn insert(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer, unless_there
             makes = false;
         } else if is(word, "capacity") {
             at += 1;
-            wish.capacity = number(args.get(at).ok_or_else(wrong_arity)?, "ERR Bad capacity")?;
+            wish.capacity = number(args.get(at).ok_or_else(wrong_arity)?, "Bad capacity")?;
             if !(wish.bucket_len * 2..=CAPACITY_MAX).contains(&wish.capacity) {
-                let text = format!("ERR Capacity must be in the range [cf-bucket-size * 2, {CAPACITY_MAX}]");
+                let text = format!("Capacity must be in the range [cf-bucket-size * 2, {CAPACITY_MAX}]");
                 return Err(Refusal::new(text));
             }
         } else {
-            return Err(Refusal::new("ERR Unknown argument received"));
+            return Err(Refusal::new("Unknown argument received"));
         }
         at += 1;
     }
@@ -203,7 +203,7 @@ fn add<'a>(
             edit.set_sketch(key, Sketch::Cuckoo(filter))?;
             Ok(answers)
         }
-        Some(filter) if filter.layers.len() >= LAYERS_MAX => Err(Refusal::new("ERR Maximum expansions reached")),
+        Some(filter) if filter.layers.len() >= LAYERS_MAX => Err(Refusal::new("Maximum expansions reached")),
         Some(filter) if unless_there && items.clone().all(|item| filter.contains(item)) => {
             Ok(items.map(|_| Ok(false)).collect())
         }
@@ -290,7 +290,7 @@ const DEL: DataCommand = DataCommand {
         let (key, item) = (args.at(1), args.at(2));
         let is_there = found(&edit.view(), key).map(|filter| filter.contains(item));
         let removed = match is_there {
-            None => return Err(Refusal::new("ERR Not found")),
+            None => return Err(Refusal::new("Not found")),
             Some(false) => false,
             Some(true) => edit.change_sketch(key, |sketch| match sketch {
                 Sketch::Cuckoo(filter) => filter.remove(item),
@@ -310,7 +310,7 @@ const COMPACT: DataCommand = DataCommand {
     flags: &[Flag::Write],
     body: Body::Mutate(|edit, args, writer| {
         if found(&edit.view(), args.at(1)).is_none() {
-            return Err(Refusal::new("ERR Cuckoo filter was not found"));
+            return Err(Refusal::new("Cuckoo filter was not found"));
         }
         edit.change_sketch(args.at(1), |sketch| {
             if let Sketch::Cuckoo(filter) = sketch {
@@ -381,9 +381,9 @@ const SCANDUMP: DataCommand = DataCommand {
     syntax: "key iterator",
     arity: 3,
     body: Body::Query(|view, args, writer| {
-        let iterator = number(args.at(2), "ERR Invalid position")?;
+        let iterator = number(args.at(2), "Invalid position")?;
         if iterator < 0 {
-            return Err(Refusal::new("ERR Invalid position"));
+            return Err(Refusal::new("Invalid position"));
         }
         let filter = filter(view, args.at(1))?.ok_or_else(not_found)?;
         writer.array(2);
@@ -421,9 +421,9 @@ const LOADCHUNK: DataCommand = DataCommand {
 
 fn load_chunk(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let (key, chunk) = (args.at(1), args.at(3));
-    let position = number(args.at(2), "ERR Invalid position")?;
+    let position = number(args.at(2), "Invalid position")?;
     if position == 0 {
-        return Err(Refusal::new("ERR Invalid position"));
+        return Err(Refusal::new("Invalid position"));
     }
     let is_there = filter(&edit.view(), key)?.is_some();
     if position == 1 {
@@ -431,9 +431,9 @@ fn load_chunk(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Resul
             return Err(Refusal::new("ERR item exists"));
         }
         if !Cuckoo::is_header(chunk) {
-            return Err(Refusal::new("ERR Invalid header"));
+            return Err(Refusal::new("Invalid header"));
         }
-        let filter = Cuckoo::from_header(chunk).ok_or(Refusal::new("ERR Couldn't create filter!"))?;
+        let filter = Cuckoo::from_header(chunk).ok_or(Refusal::new("Couldn't create filter!"))?;
         edit.set_sketch(key, Sketch::Cuckoo(filter))?;
     } else {
         if !is_there {
@@ -448,7 +448,7 @@ fn load_chunk(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Resul
             })?,
         };
         if !fits {
-            return Err(Refusal::new("ERR Couldn't load chunk!"));
+            return Err(Refusal::new("Couldn't load chunk!"));
         }
     }
     writer.ok();

@@ -21,7 +21,7 @@ const INCREMENT_MAX: i64 = 100_000;
 find_as!(list, TopK, TopK);
 
 fn no_key() -> Refusal {
-    Refusal::new("ERR TopK: key does not exist")
+    Refusal::new("TopK: key does not exist")
 }
 
 const RESERVE: DataCommand = DataCommand {
@@ -39,18 +39,18 @@ fn reserve(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
         return Err(Refusal::wrong_arity("topk.reserve"));
     }
     if edit.contains(args.at(1)) {
-        return Err(Refusal::new("ERR TopK: key already exists"));
+        return Err(Refusal::new("TopK: key already exists"));
     }
     let size = |at, complaint| {
         let size = parse_integer(args.at(at)).and_then(|size| u32::try_from(size).ok()).filter(|&size| size > 0);
         size.ok_or(Refusal::new(complaint))
     };
-    let k = size(2, "ERR TopK: invalid k")?;
+    let k = size(2, "TopK: invalid k")?;
     let (mut width, mut depth, mut decay) = (8, 7, 0.9);
     if args.len() == 6 {
-        width = size(3, "ERR TopK: invalid width")?;
-        depth = size(4, "ERR TopK: invalid depth")?;
-        const COMPLAINT: &str = "ERR TopK: invalid decay value. must be '<= 1' & '> 0'";
+        width = size(3, "TopK: invalid width")?;
+        depth = size(4, "TopK: invalid depth")?;
+        const COMPLAINT: &str = "TopK: invalid decay value. must be '<= 1' & '> 0'";
         decay = double(args.at(5), COMPLAINT)?;
         if !(decay > 0.0 && decay <= 1.0) {
             return Err(Refusal::new(COMPLAINT));
@@ -87,7 +87,7 @@ const INCRBY: DataCommand = DataCommand {
             return Err(Refusal::wrong_arity("topk.incrby"));
         }
         list(&edit.view(), args.at(1))?.ok_or_else(no_key)?;
-        let complaint = "ERR TopK: increment must be an integer greater or equal to 0 and smaller or equal to 100,000";
+        let complaint = "TopK: increment must be an integer greater or equal to 0 and smaller or equal to 100,000";
         let mut counts = Vec::new();
         for at in (2..args.len()).step_by(2) {
             let count = parse_integer(args.at(at + 1)).filter(|count| (0..=INCREMENT_MAX).contains(count));
@@ -151,7 +151,7 @@ const LIST: DataCommand = DataCommand {
     body: Body::Query(|view, args, writer| {
         at_most(args, 3, "topk.list")?;
         if args.get(2).is_some_and(|word| !is(word, "withcount")) {
-            return Err(Refusal::new("ERR WITHCOUNT keyword expected"));
+            return Err(Refusal::new("WITHCOUNT keyword expected"));
         }
         let with_count = args.len() == 3;
         let list = list(view, args.at(1))?.ok_or_else(no_key)?;
