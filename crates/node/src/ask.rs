@@ -400,7 +400,7 @@ impl Core {
             |group: &&Group| places.get(group.id().0 as usize).is_some_and(|place| group.applied() < *place);
         let behind = self.groups().filter(|group| !group.is_vacant()).find(is_behind)?;
         let is_over = self.now.instant.since(deferred.since) >= limits::REQUEST_PATIENCE;
-        is_over.then(|| Answer::Late(self.no_quorum(behind.id())))
+        is_over.then(|| Answer::Late(self.context.behind(behind.id(), self.now.instant)))
     }
 
     /// Asks again those who could not answer, and lets transactions go on that have waited for that. True if some have.

@@ -92,12 +92,23 @@ impl Context {
     /// Why a request is refused that a group has not answered for as long as requests wait. The group may have a leader
     /// that answers others.
     pub(crate) fn no_answer(&self, group: GroupId, now: Instant) -> String {
+        self.late(group, now, "A long script or transaction may have locked the keys")
+    }
+
+    /// Why a request is refused that has waited for as long as requests wait until the replica of a group here has what
+    /// the leader has.
+    pub(crate) fn behind(&self, group: GroupId, now: Instant) -> String {
+        self.late(group, now, "The replica of this node has not caught up with it")
+    }
+
+    /// What did not come in time, although the leader is in reach, and the likely reason.
+    fn late(&self, group: GroupId, now: Instant, reason: &str) -> String {
         let leader = self.routes.get(group.0 as usize).and_then(|route| route.leader);
         let in_reach = leader.filter(|leader| *leader == self.node || self.neighbours.hears(*leader));
         match in_reach {
             Some(leader) if self.leaderless.lasts(group, now).is_none() => format!(
-                "TRYAGAIN Group {} did not answer in time, and nothing was done: it is led by {}, which is in reach. A \
-                 long script or transaction may have locked the keys",
+                "TRYAGAIN Group {} did not answer in time, and nothing was done: it is led by {}, which is in reach. \
+                 {reason}",
                 group.0,
                 self.name_of(leader)
             ),

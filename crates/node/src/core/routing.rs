@@ -288,7 +288,8 @@ impl Core {
             Progress::Widened(work) => self.begin_work(*work, actions),
             Progress::Unreadable { origin, home, protocol, group } => {
                 let mut writer = resp::Writer::new(protocol);
-                writer.error(&self.no_quorum(group));
+                let text = "answered with a value that cannot be read, and nothing was done";
+                writer.error(&format!("TRYAGAIN Group {} {text}", group.0));
                 self.answer_work(&origin, home, (Proof::Refused, writer.into_bytes()), actions);
             }
             Progress::Compute(computation) => self.compute(computation, actions),

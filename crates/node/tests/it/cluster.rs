@@ -168,6 +168,18 @@ impl Nodes {
         count
     }
 
+    /// Turns the byte in front of a value, in what is under way. How often it was found.
+    fn damage_value(&mut self, value: &[u8]) -> usize {
+        let mut count = 0;
+        for (.., bytes) in self.under_way.iter_mut().filter(|(.., bytes)| bytes[0] == ANSWER) {
+            if let Some(at) = bytes.windows(value.len()).position(|window| window == value) {
+                bytes[at - 1] ^= 1;
+                count += 1;
+            }
+        }
+        count
+    }
+
     /// Delivers all, and of the answers that nodes give each other one with another end: that which comes when so many
     /// have been delivered as they are. Whether it did come.
     pub(crate) fn exchange_but_one_answer(&mut self, mut passed: usize, end: &[u8]) -> bool {
@@ -305,6 +317,31 @@ fn a_node_that_has_only_looked_cannot_acknowledge_a_write() {
         assert!(!said.ends_with(reply), "{request}: {said}");
     }
     assert_eq!(nodes.run(gateway, client, "GET k"), "$1 3", "it was done, and who says what it saw is heard");
+}
+
+/// A transaction over groups is given values of which one cannot be read. There is a quorum, and it answered.
+#[test]
+fn who_is_sent_a_value_that_cannot_be_read_is_told_that() {
+    let mut nodes = Nodes::of_cores(2, &Settings::default());
+    nodes.pass(Duration::from_secs(5));
+    let mut damaged_count = 0;
+    for gateway in 1..=3 {
+        let client = nodes.host(gateway).connect(0);
+        assert_eq!(nodes.run(gateway, client, "MSET foo precious bar precious"), "+OK");
+        nodes.host(gateway).send(client, b"MULTI\r\nAPPEND foo x\r\nAPPEND bar x\r\nGET foo\r\nEXEC\r\n");
+        nodes.host(gateway).settle();
+        nodes.exchange(|_, _, kind| kind != ANSWER);
+        let damaged = nodes.damage_value(b"precious");
+        damaged_count += damaged;
+        nodes.exchange(|_, _, _| true);
+        nodes.pass(Duration::from_secs(1));
+        let told = nodes.host(gateway).received(client);
+        let is_told = told.contains("-TRYAGAIN Group ")
+            && told.ends_with(" answered with a value that cannot be read, and nothing was done");
+        assert_eq!(is_told, damaged > 0, "{told}");
+        assert_eq!(nodes.run(gateway, client, "GET bar"), if damaged > 0 { "$8 precious" } else { "$9 preciousx" });
+    }
+    assert!(damaged_count > 0, "a value travelled");
 }
 
 #[test]

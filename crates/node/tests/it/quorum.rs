@@ -123,6 +123,27 @@ fn a_question_to_a_replica_that_does_not_catch_up_has_an_end() {
     }
 }
 
+/// The leader is heard, and there is a quorum: only the disk of this node keeps its replica behind.
+#[test]
+fn who_asks_a_replica_behind_a_leader_in_reach_is_told_that_and_not_that_there_is_no_quorum() {
+    let mut nodes = Nodes::new();
+    let leader = nodes.leader().expect("elected");
+    let follower = leader % 3 + 1;
+    let writer = nodes.host(leader).connect(0);
+    let client = nodes.host(follower).connect(0);
+    nodes.pass(Duration::from_secs(1));
+    nodes.host(follower).holds_disk = true;
+    assert_eq!(nodes.run(leader, writer, "SET foo 1"), "+OK");
+    nodes.pass(Duration::from_millis(500));
+    nodes.host(follower).send(client, b"CLUSTER COUNTKEYSINSLOT 12182\r\n");
+    nodes.host(follower).settle();
+    nodes.pass(Duration::from_millis(5_500));
+    let told = nodes.host(follower).received(client);
+    let text = "-TRYAGAIN Group 0 did not answer in time, and nothing was done: it is led by ";
+    assert!(told.starts_with(text), "{told}");
+    assert!(told.ends_with("which is in reach. The replica of this node has not caught up with it"), "{told}");
+}
+
 /// When it is known that nobody can answer, no kind of request waits for its time to pass.
 #[test]
 fn what_concerns_the_whole_cluster_is_refused_at_once_as_everything_else_is() {
