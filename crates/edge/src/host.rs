@@ -21,6 +21,7 @@ use crate::limits::{READ_MEMORY, SPREAD_REST};
 use crate::log::Log;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peers::PeerQueue;
+use crate::replicator::Replicator;
 use crate::run::Invited;
 use crate::site::Site;
 use crate::storage::Storage;
@@ -52,6 +53,8 @@ pub struct Host {
     pub site: Site,
     /// Keys that go to other servers.
     pub carrier: Carrier,
+    /// Follows a Redis, if a client wishes that.
+    pub replicator: Replicator,
     security: Mutex<Arc<Security>>,
     /// What this node shows to others, if its cluster has an authority of its own.
     pub credentials: Option<Credentials>,
@@ -237,6 +240,7 @@ impl Host {
             lead,
             site,
             carrier,
+            replicator: Replicator::default(),
             security: Mutex::new(Arc::new(security)),
             credentials,
             has_stopped_accepting: AtomicBool::new(false),

@@ -1,13 +1,15 @@
 //! A session of the host at a core of its own, over a pair of sockets: for what the host does as a client would, such
 //! as reading a backup. It needs no password, and no client can get at it.
 
+use std::fmt;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use mio::net::UnixStream as MioUnixStream;
-use node::event::{BackupFigures, Peer};
+use node::event::{BackupFigures, Peer, ReplicateRequest, SourceFigures};
 use resp::{Frame, FrameDecoder, encode_request};
 
 use crate::connection::Stream;
@@ -15,6 +17,7 @@ use crate::host::Host;
 use crate::limits::COPY_PATIENCE;
 use crate::listener::Arrival;
 use crate::mailbox::Mail;
+use crate::replicator;
 
 /// One session.
 #[derive(Debug)]
@@ -88,8 +91,15 @@ impl HostSession {
 }
 
 /// What a thread that works inside of a server, such as the one for scheduled backups, is given of it.
+#[derive(Clone)]
 pub struct Inside {
     host: Arc<Host>,
+}
+
+impl fmt::Debug for Inside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Inside")
+    }
 }
 
 impl Inside {
@@ -109,6 +119,21 @@ impl Inside {
     /// Shows how the backups are, in INFO, metrics and the timeline.
     pub fn show(&self, figures: BackupFigures) {
         self.host.show_backups(figures);
+    }
+
+    /// Tells all cores which Redis this node follows and how that is going, or that it follows none.
+    pub fn tell_source(&self, source: Option<SourceFigures>) {
+        self.host.replicator.tell(&self.host, source);
+    }
+
+    /// Waits until all cores have heard that. False if that takes longer than `patience`.
+    pub fn is_source_heard_within(&self, patience: Duration) -> bool {
+        self.host.replicator.is_heard_within(patience)
+    }
+
+    /// Answers a client that has said REPLICAOF.
+    pub fn answer(&self, request: &ReplicateRequest, answer: Result<&'static str, String>) {
+        replicator::answer(&self.host, request, answer);
     }
 
     /// A line of the log.

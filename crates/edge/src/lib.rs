@@ -46,6 +46,7 @@ mod metrics;
 mod peers;
 mod pulse;
 pub mod recovery;
+mod replicator;
 mod report;
 mod run;
 mod sentinel;

@@ -14,7 +14,7 @@ use journal::Identity;
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use node::Core;
-use node::event::{CoreId, CoreOptions, Event, NodeId, ProcessFacts};
+use node::event::{CoreId, CoreOptions, Event, NodeId, ProcessFacts, ReplicateRequest, SourceFigures};
 use node::invitation::Inviter;
 use node::roster::Member;
 use node::settings::{AppendFsync, Settings};
@@ -95,6 +95,11 @@ pub struct Options {
     /// Makes backups into this directory from time to time (`backup-dir`), until the process ends. The binary knows how
     /// they look.
     pub back_up: fn(Inside, PathBuf),
+    /// Follows a Redis as clients wish, with this data directory, until the process ends. The binary knows how.
+    pub replicate: fn(Inside, &Path, &Receiver<ReplicateRequest>),
+    /// The Redis that an earlier process on this data directory followed and was not told to leave: clients may not
+    /// write from the start on.
+    pub source: Option<SourceFigures>,
     /// What the server is started for, if that is not to serve: done on a thread of its own, while data are loaded.
     pub begin_with: Option<Box<dyn FnOnce(Inside) + Send>>,
 }
@@ -231,6 +236,9 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     let process = process_facts(&options, &host, &identity, started)?;
     let cores =
         start_cores(&options, &host, &identity, Arc::new(process), (own, is_own_host_unknown, seeds.clone()), polls)?;
+    if let Some(source) = options.source.take() {
+        host.replicator.tell(&host, Some(source));
+    }
     let gathering = Gathering::new(host.desks.len());
     black_box::watch(Arc::clone(&host), gathering)?;
     metrics::serve(&host, metrics_listeners)?;
@@ -253,7 +261,7 @@ fn run_logged(mut options: Options, log: Arc<Log>) -> Result<Ended, Fault> {
     host.log.notice(&format!("listens on {}", listening_places(&options.listen)));
     tell_doors(&options, cluster_port, &links, &host.log);
 
-    start_errands(&host, options.settings.get("backup-dir"), options.back_up, options.begin_with)?;
+    start_errands(&host, &mut options)?;
     let directory = options.data_directory;
     load::start(Arc::clone(&host), directory.clone(), identity, options.settings)?;
     let Identity { cluster, node, .. } = identity;
@@ -297,20 +305,22 @@ fn start_sites(
 }
 
 /// Starts what connects to this server from inside of it. It ends with the process.
-fn start_errands(
-    host: &Arc<Host>,
-    backup_folder: &str,
-    back_up: fn(Inside, PathBuf),
-    begin_with: Option<Box<dyn FnOnce(Inside) + Send>>,
-) -> Result<(), Fault> {
-    if !backup_folder.is_empty() {
-        let (inside, folder) = (Inside::new(Arc::clone(host)), PathBuf::from(backup_folder));
+fn start_errands(host: &Arc<Host>, options: &mut Options) -> Result<(), Fault> {
+    let inside = || Inside::new(Arc::clone(host));
+    if let Some(folder) = Some(options.settings.get("backup-dir")).filter(|folder| !folder.is_empty()) {
+        let (inside, folder, back_up) = (inside(), PathBuf::from(folder), options.back_up);
         // What it has not finished is no backup.
         start("backups", move || back_up(inside, folder))?;
     }
-    if let Some(begin) = begin_with {
-        let inside = Inside::new(Arc::clone(host));
+    let inside = inside();
+    if let Some(begin) = options.begin_with.take() {
         start("begin", move || begin(inside))?;
+    } else {
+        let (sender, wishes) = mpsc::channel();
+        host.replicator.send_to(sender);
+        let (replicate, directory) = (options.replicate, options.data_directory.clone());
+        // The next process goes on where the data say.
+        start("replicate", move || replicate(inside, &directory, &wishes))?;
     }
     Ok(())
 }
@@ -978,6 +988,9 @@ impl Server {
 
     /// Why the cluster of the node at this address cannot be joined: to be known before anything is ended.
     fn obstacle_to_join(&self, invited: &Invited) -> Option<String> {
+        if self.host.replicator.follows() {
+            return Some("it follows a Redis: REPLICAOF NO ONE ends that".to_owned());
+        }
         if let Some(name) = foreign_file(&self.directory) {
             return Some(format!("{} holds '{name}', which is none of its files", self.directory.display()));
         }

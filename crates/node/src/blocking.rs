@@ -33,7 +33,7 @@ use crate::commands::Known;
 use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
-use crate::event::{Action, GroupId, Lane, Now, SessionId};
+use crate::event::{Action, GroupId, Lane, Now, SessionId, SourceFigures};
 use crate::frame;
 use crate::group::{Group, Observed, Proof, Standing, is_null};
 use crate::letter::{Mail, Origin, Request, RequestBody};
@@ -384,9 +384,14 @@ pub enum WaitEnd {
     Timeout,
     /// Somebody ended it (CLIENT UNBLOCK … ERROR).
     Error,
+    /// This node follows a Redis from now on, and what the request would take away is not this node's any more.
+    Follows,
 }
 
 impl WaitEnd {
+    const FOLLOWS: &str =
+        "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+
     const ERROR: &str = "UNBLOCKED client unblocked via CLIENT UNBLOCK";
 }
 
@@ -715,6 +720,10 @@ impl Core {
                 writer.error(WaitEnd::ERROR);
                 Proof::Refused
             }
+            WaitEnd::Follows => {
+                writer.error(WaitEnd::FOLLOWS);
+                Proof::Refused
+            }
         };
         self.finish_waiting(id, proof, writer.bytes(), actions);
     }
@@ -763,6 +772,23 @@ impl Core {
             self.end_waiting(id, end, actions);
         }
         id.is_some()
+    }
+
+    /// This node follows a Redis from now on, which is doing so, or none any more.
+    pub(crate) fn hear_of_source(&mut self, source: Option<Arc<SourceFigures>>, actions: &mut Vec<Action>) {
+        let begins = source.is_some() && self.context.host.source.is_none();
+        self.context.host.source = source;
+        if begins {
+            let waits = |id: &SessionId| {
+                let waiting = self.sessions.get(*id).and_then(|session| session.waiting.as_ref());
+                waiting.is_some_and(|waiting| matches!(waiting.command.body, Body::Mutate(_)))
+            };
+            let ended: Vec<_> = self.waits.sessions.iter().copied().filter(waits).collect();
+            for id in ended {
+                self.end_waiting(id, WaitEnd::Follows, actions);
+            }
+        }
+        actions.push(Action::SourceHeard);
     }
 
     /// Number of sessions that wait for data, or for the end of CLIENT PAUSE.

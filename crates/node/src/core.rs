@@ -252,7 +252,12 @@ impl Context {
             routes: vec![Route::default(); group_count as usize],
             places: vec![Place::default(); group_count as usize],
             moments: Moments::default(),
-            host: HostFacts { report: HostReport::default(), guilt: Guilt::default(), room: Room::Enough },
+            host: HostFacts {
+                report: HostReport::default(),
+                guilt: Guilt::default(),
+                room: Room::Enough,
+                source: None,
+            },
             rates: Rates::default(),
             session_count: 0,
             reservations_given_up: Vec::new(),
@@ -618,6 +623,7 @@ impl Core {
                 self.context.host.room = room;
                 self.groups_mut().for_each(Group::hear_of_room);
             }
+            Event::Source(source) => self.hear_of_source(source, actions),
             Event::UsersFile(outcome) => {
                 if let Some((_, place)) = &mut self.questions.file_work {
                     *place = Some(outcome);
@@ -747,14 +753,15 @@ impl Core {
             self.remember_keys(session, keys);
         }
         for (group, id, body) in posts {
-            let durability = self.driver.durability(id);
+            let (durability, writes_for_source) = (self.driver.durability(id), self.driver.writes_for_source(id));
             let step = match &body {
                 RequestBody::Lock(_) => Step::Lock,
                 RequestBody::Prepare { .. } | RequestBody::Cut { .. } => Step::Prepare,
                 RequestBody::Renew { .. } => Step::Renew,
                 _ => Step::Resolve,
             };
-            let origin = Origin { durability, ..self.origin_of(SessionId { serial: 0, index: 0 }) };
+            let origin = self.origin_of(SessionId { serial: 0, index: 0 });
+            let origin = Origin { durability, writes_for_source, ..origin };
             let request = Request::new(origin, group, Protocol::Resp2, body);
             self.relay.submit(request, Purpose::Transaction { id, step }, Answerable::UNDER_WAY, self.now.instant);
         }

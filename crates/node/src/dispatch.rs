@@ -476,7 +476,9 @@ impl Core {
             // In a cluster what came before may have been sent on, and must not be overtaken.
             let is_first = !self.context.is_clustered || session.owed_count() == 0;
             // The group itself counts who is there, and looks whether there is room.
-            let is_looked_at = self.context.settings.replicas_to_write > 0 || self.context.host.room != Room::Enough;
+            let is_looked_at = self.context.settings.replicas_to_write > 0
+                || self.context.host.room != Room::Enough
+                || self.context.host.source.is_some();
             let is_first = is_first && !(is_write && is_looked_at);
             if is_first
                 && local.serves_at_once()
@@ -532,6 +534,7 @@ impl Core {
         let awaits_change = session.awaits_change();
         let tracks = !is_write && session.tracks();
         let is_silent = session.options.no_touch;
+        let writes_for_source = session.options.writes_for_site;
         let ticket = if is_write { session.take_ticket_for(group) } else { session.take_ticket_to_read() };
         let is_timed = self.wants_time(Known::Data(command), args);
         let kind = match (is_write, awaits_change) {
@@ -539,7 +542,11 @@ impl Core {
             (false, true) => PlainKind::Read,
             (false, false) => PlainKind::ReadAtOnce,
         };
-        if !is_of_core && !self.context.is_clustered && args.byte_count() <= limits::PLAIN_REQUEST_BYTES_MAX {
+        if !is_of_core
+            && !self.context.is_clustered
+            && !writes_for_source
+            && args.byte_count() <= limits::PLAIN_REQUEST_BYTES_MAX
+        {
             let (session, words) = (id, 0..0);
             let plain =
                 PlainRequest { session, ticket, words, group, kind, protocol, tracks, is_silent, is_timed, durability };
@@ -549,7 +556,8 @@ impl Core {
         let mut words = Vec::with_capacity(args.byte_count() + 5 * args.len() + 8);
         put_words(&mut words, database, args);
         let body = kind.body(words);
-        let origin = Origin { tracks, is_silent, is_timed, durability, ..Origin::new(node, core, id, ticket) };
+        let origin = Origin::new(node, core, id, ticket);
+        let origin = Origin { tracks, is_silent, is_timed, durability, writes_for_source, ..origin };
         let number = self.send_request(Request::new(origin, group, protocol, body), answerable, actions);
         if !is_write && let Some(number) = number {
             self.note_read(id, group, number);

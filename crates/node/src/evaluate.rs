@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, CoreId, GroupId, Now, Room, SessionId};
-use crate::group::{Committed, Declined, LEADER_LOST, NO_REPLICAS, Proof, Run, Standing, no_room};
+use crate::group::{Committed, Declined, LEADER_LOST, NO_REPLICAS, Proof, READ_ONLY, Run, Standing, no_room};
 use crate::letter::{DeclinedScript, Mail, Origin, Request, RequestBody, ScriptRequest};
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::limits;
@@ -363,6 +363,16 @@ impl Core {
         code.and_then(|code| code.flags()).is_none_or(|flags| !flags.has(Flags::NO_WRITES))
     }
 
+    /// True for a script that says of itself what it does, and not that it writes nothing.
+    pub(crate) fn script_says_it_writes(&self, naming: Naming, args: Args<'_>) -> bool {
+        let code = match naming {
+            Naming::Text => Script::parse(args.at(1)).ok().map(Code::Script),
+            Naming::Digest => self.context.scripting.cache.named(args.at(1)).map(Code::Script),
+            Naming::Function => self.function(args.at(1)).ok(),
+        };
+        code.and_then(|code| code.flags()).is_some_and(|flags| !flags.has(Flags::NO_WRITES))
+    }
+
     /// The script of a text; one that is new is made known to all cores.
     fn script_of_text(&mut self, text: &[u8]) -> Result<Arc<Script>, Refusal> {
         if let Some(script) = self.context.scripting.cache.with_text(text) {
@@ -611,6 +621,9 @@ impl Core {
         if let Room::None(reason) = &outlet.context.host.room {
             circumstances.write_refusal.get_or_insert_with(|| no_room(outlet.context.node, reason));
         }
+        if outlet.context.host.source.is_some() && !origin.writes_for_source {
+            circumstances.write_refusal = Some(READ_ONLY.to_owned());
+        }
         circumstances.level = group.level_to_log();
         let run = Run { origin, floor, protocol, database, invocation, args, circumstances, seed };
         let result = group.run_script(run, &mut engine, &mut self.prng, now, &mut outlet);
@@ -639,6 +652,9 @@ impl Core {
             work.name(named, &self.context.slots);
         }
         work.circumstances = self.circumstances(&invocation);
+        if self.context.host.source.is_some() && !origin.writes_for_source {
+            work.circumstances.write_refusal = Some(READ_ONLY.to_owned());
+        }
         let declared = invocation.keys(args).map(|key| (database, key.to_vec()));
         for (database, key) in declared.chain(declined.keys) {
             work.keys.entry(self.context.slots.group_of(&key)).or_default().push((database, key));
@@ -717,6 +733,9 @@ impl Core {
             let denied_before = work.circumstances.denies_growth;
             work.circumstances = self.circumstances(invocation);
             work.circumstances.denies_growth |= denied_before;
+            if self.context.host.source.is_some() && !work.origin.writes_for_source {
+                work.circumstances.write_refusal = Some(READ_ONLY.to_owned());
+            }
         }
         work.invocations.insert(place, invocation);
     }

@@ -176,6 +176,19 @@ pub struct MigrateRequest {
     pub wish: MigrateWish,
 }
 
+/// A client wants this node to follow a Redis, or none any more (REPLICAOF).
+#[derive(Debug)]
+pub struct ReplicateRequest {
+    /// Where it is answered.
+    pub core: CoreId,
+    /// The session that asks.
+    pub session: SessionId,
+    /// Which of its requests that is.
+    pub ticket: OwnTicket,
+    /// Where the Redis is, a host and a port; none for NO ONE.
+    pub source: Option<(String, u16)>,
+}
+
 /// A client waits until replicas of other kinds have what was done before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowersRequest {
@@ -390,7 +403,10 @@ pub enum Event<'a> {
         /// See above.
         answer: Result<Vec<u8>, String>,
     },
-    /// An [`Action::Migrate`] has been carried out: a status, or the text of an error.
+    /// This node follows a Redis, and that is how it is going; or it follows none. While it follows one, only sessions
+    /// that write for it may change data.
+    Source(Option<Arc<SourceFigures>>),
+    /// An [`Action::Migrate`] or [`Action::Replicate`] has been carried out: a status, or the text of an error.
     Migrated {
         /// Who.
         session: SessionId,
@@ -452,6 +468,10 @@ pub enum Action {
     Changes(Box<ChangesRequest>),
     /// Carry keys to another server; [`Event::Migrated`] follows.
     Migrate(Box<MigrateRequest>),
+    /// Follow a Redis, or none any more; [`Event::Migrated`] follows.
+    Replicate(Box<ReplicateRequest>),
+    /// An [`Event::Source`] has taken effect on this core.
+    SourceHeard,
     /// Wait until replicas of other kinds have something; [`Event::FollowersHeard`] follows.
     AwaitFollowers(Box<FollowersRequest>),
     /// What a group has done. Comes before the replies to the one who asked for it.
@@ -943,6 +963,44 @@ pub struct SiteFollowing {
     pub cut_count: u64,
     /// See above.
     pub last_cut: String,
+}
+
+/// A Redis that this node follows (REPLICAOF).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SourceFigures {
+    /// Where it is.
+    pub host: String,
+    /// See above.
+    pub port: u16,
+    /// There is a link, on which it sends.
+    pub is_linked: bool,
+    /// This node does not have a whole copy of its data.
+    pub is_copying: bool,
+    /// Nothing is copied any more: REPLICAOF NO ONE came before the copy was whole.
+    pub is_partial: bool,
+    /// Bytes of its stream that were carried out here.
+    pub offset: u64,
+    /// Bytes of its copy, if it has told, and those of them that have come.
+    pub copy_bytes: u64,
+    /// See above.
+    pub copied_bytes: u64,
+    /// Seconds since it last sent something; none if it has not.
+    pub silent_s: Option<u64>,
+    /// Seconds since there was a link, if there is none.
+    pub down_s: u64,
+    /// Why it is not followed now; empty if it is.
+    pub fault: String,
+}
+
+impl SourceFigures {
+    /// What there is of its data here, in a word.
+    pub fn copy_state(&self) -> &'static str {
+        match (self.is_copying, self.is_partial) {
+            (_, true) => "partial",
+            (true, false) => "copying",
+            (false, false) => "whole",
+        }
+    }
 }
 
 /// How scheduled backups are.

@@ -19,7 +19,7 @@ use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, Watch, put_exec, put_words};
 use crate::event::{Action, GroupId, SessionId};
 use crate::frame;
-use crate::group::Proof;
+use crate::group::{Proof, READ_ONLY};
 use crate::letter::{Origin, Request, RequestBody};
 use crate::libraries;
 use crate::quorum::Answerable;
@@ -165,6 +165,16 @@ impl Core {
         // What was queued may no longer be possible: then nothing of it is done.
         let queue =
             self.sessions.get(id).and_then(|session| session.multi.as_ref()).map_or(&[][..], |multi| &multi.queue);
+        if self.may_not_write_beside_source(id) {
+            let mut spans = Vec::new();
+            let is_write = |queued: &Queued| {
+                let (_, args) = Reader::new(&queued.words).words(&mut spans);
+                queued.refusal.is_none() && self.is_write_beside_source(queued.command, args)
+            };
+            if queue.iter().any(is_write) {
+                return self.abort_exec(id, &Refusal::new(READ_ONLY));
+            }
+        }
         let refusal = queue.iter().filter(|queued| queued.refusal.is_none()).find_map(|queued| match queued.command {
             Known::Data(command) if matches!(command.body, Body::Mutate(_)) => self.check_write(command).err(),
             _ => None,
@@ -390,7 +400,9 @@ impl Core {
         }
         let durability = self.context.settings.durability(session.options.durability);
         let is_silent = session.options.no_touch;
-        let origin = Origin { tracks, is_silent, durability, ..Origin::new(node, core, id, ticket.number()) };
+        let writes_for_source = session.options.writes_for_site;
+        let origin = Origin::new(node, core, id, ticket.number());
+        let origin = Origin { tracks, is_silent, durability, writes_for_source, ..origin };
         match groups {
             Groups::None => self.sessions.reply_own(id, ticket, |writer| writer.array(0)),
             Groups::One(group) => {

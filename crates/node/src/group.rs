@@ -86,7 +86,7 @@ use parts::{
 pub use proof::{Committed, Observed, Proof};
 use reads::fail_read;
 pub(crate) use relief::no_room;
-pub(crate) use replicas::NO_REPLICAS;
+pub(crate) use replicas::{NO_REPLICAS, READ_ONLY};
 pub(crate) use state::is_null;
 
 /// A group's replica on this node.

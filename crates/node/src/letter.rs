@@ -106,6 +106,8 @@ pub struct Origin {
     pub is_timed: bool,
     /// When what it changes counts as kept.
     pub durability: Durability,
+    /// True if it may change data while this node follows a Redis. Never so for what comes from other nodes.
+    pub writes_for_source: bool,
 }
 
 impl Origin {
@@ -121,6 +123,7 @@ impl Origin {
             is_silent: false,
             is_timed: false,
             durability: Durability::Server,
+            writes_for_source: false,
         }
     }
 

@@ -28,7 +28,7 @@ use crate::computation::{Computation, Computed, Outcome, Wants};
 use crate::defect::Defect;
 use crate::entry::{self, Answered, Durability, Effect, Watch};
 use crate::event::{GroupId, SessionId};
-use crate::group::{NO_REPLICAS, Observed, Proof};
+use crate::group::{NO_REPLICAS, Observed, Proof, READ_ONLY};
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits::{self, Slicing};
 use crate::locks::Grant;
@@ -275,6 +275,8 @@ pub enum PrepareAnswer {
     LacksReplicas,
     /// The disk of the group's leader has no room. Nothing is logged, and nothing will be.
     NoRoom,
+    /// The node follows a Redis, and this does not come from there. Nothing is logged, and nothing will be.
+    ReadOnly,
 }
 
 impl PrepareAnswer {
@@ -285,6 +287,7 @@ impl PrepareAnswer {
             Self::Accepted => 1,
             Self::LacksReplicas => 2,
             Self::NoRoom => 3,
+            Self::ReadOnly => 4,
         }]
     }
 
@@ -305,6 +308,7 @@ impl PrepareAnswer {
             [1] => Self::Accepted,
             [2] => Self::LacksReplicas,
             [3] => Self::NoRoom,
+            [4] => Self::ReadOnly,
             _ => Self::Refused,
         }
     }
@@ -364,6 +368,12 @@ impl Driver {
     pub(crate) fn durability(&self, id: TransactionId) -> Durability {
         let transaction = self.running.get(&id.number).filter(|_| id.gateway == self.gateway);
         transaction.map_or(Durability::Server, |transaction| transaction.origin.durability)
+    }
+
+    /// True if a transaction may change data while this node follows a Redis.
+    pub(crate) fn writes_for_source(&self, id: TransactionId) -> bool {
+        let transaction = self.running.get(&id.number).filter(|_| id.gateway == self.gateway);
+        transaction.is_some_and(|transaction| transaction.origin.writes_for_source)
     }
 
     /// Which life of which core this is.
@@ -621,6 +631,7 @@ impl Driver {
         match answer {
             PrepareAnswer::LacksReplicas => transaction.refusal = Some(NO_REPLICAS),
             PrepareAnswer::NoRoom => transaction.refusal = Some(NO_ROOM),
+            PrepareAnswer::ReadOnly => transaction.refusal = Some(READ_ONLY),
             PrepareAnswer::Accepted | PrepareAnswer::Refused => {}
         }
         if !waiting.is_empty() {

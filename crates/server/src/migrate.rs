@@ -15,6 +15,7 @@ mod copy;
 mod cutover;
 mod filter;
 mod follow;
+pub mod replica;
 pub mod source;
 mod spool;
 mod target;
@@ -30,10 +31,11 @@ use anyhow::{Context, Result, bail, ensure};
 use self::check::{Verdict, bytes, databases_of};
 use self::cluster::topology::Survey;
 use self::filter::Filter;
-use self::source::{Address, SourceTls, info, info_field};
+use self::source::{Address, SourceTls, ask, info, info_field};
 use self::target::{Phase, Record, TargetArguments, read_record};
 use self::verify::Side;
 use crate::backup::grouped;
+use crate::connection::Connection;
 use crate::waiting;
 
 /// A server that says nothing for so long is not there.
@@ -223,6 +225,10 @@ fn run_start(start: &StartArguments) -> Result<()> {
         may_empty: start.resync,
         is_quiet: start.quiet,
         over: &over,
+        writer: follow::writer_name(),
+        tell: &follow::tell_as_tool,
+        standing: &follow::Standing::default(),
+        look_up: None,
     };
     plan.run()
 }
@@ -233,7 +239,13 @@ fn age_of(record: &Record) -> Duration {
 }
 
 fn run_status(target: &TargetArguments) -> Result<()> {
-    let Some(record) = read_record(&mut target.connect()?)? else {
+    let mut connection = target.connect()?;
+    let told = info(&mut connection, "replication")?;
+    let copy = info_field(&told, follow::COPY_FIELD);
+    let Some(record) = read_record(&mut connection)? else {
+        if copy.is_some() {
+            bail!("the server follows by REPLICAOF, and nothing has been copied yet: see INFO replication there");
+        }
         bail!("no migration is under way: none was begun, or it was cut over or stopped");
     };
     let age = age_of(&record);
@@ -271,6 +283,13 @@ fn run_status(target: &TargetArguments) -> Result<()> {
     }
     if !record.error.is_empty() {
         say_line!("error         {}", record.error);
+    }
+    if let Some(copy) = copy {
+        say_line!("by            REPLICAOF of the server itself; its copy is {copy}");
+        let fault = info_field(&told, "master_link_fault").unwrap_or_default();
+        ensure!(copy != "partial", "the copy is not whole, and is not continued: REPLICAOF HOST PORT begins it again");
+        ensure!(fault.is_empty(), "it does not follow now: {fault}");
+        return Ok(());
     }
     ensure!(record.phase != Phase::Failed, "the migration has failed: `migrate start --resync` begins again");
     ensure!(is_running || record.phase == Phase::Loading, "no process carries it on: `migrate start` continues it");
@@ -331,6 +350,9 @@ fn run_verify(both: &BothArguments, filter: &Filter) -> Result<()> {
 
 fn run_stop(target: &TargetArguments) -> Result<()> {
     let mut connection = target.connect()?;
+    if info_field(&info(&mut connection, "replication")?, follow::COPY_FIELD).is_some() {
+        return stop_replicaof(&mut connection);
+    }
     let record = read_record(&mut connection)?.context("no migration is under way")?;
     cutover::fence(&mut connection)?;
     cutover::open(&mut connection)?;
@@ -341,6 +363,36 @@ fn run_stop(target: &TargetArguments) -> Result<()> {
     );
     if !record.unsettled.is_empty() {
         say_line!("the slots {} were being moved: what they hold is from before", record.unsettled);
+    }
+    Ok(())
+}
+
+/// Ends what a server follows by REPLICAOF. Only here a copy that is not whole is taken as it is: who says `stop` has
+/// read that what has been copied stays.
+fn stop_replicaof(connection: &mut Connection) -> Result<()> {
+    let told = info(connection, "replication")?;
+    let of = |name: &str| info_field(&told, name).unwrap_or_default();
+    let from = format!("{}:{}", of("master_host"), of("master_port"));
+    let ended = ask(connection, &["REPLICAOF", "NO", "ONE"]);
+    match info_field(&info(connection, "replication")?, follow::COPY_FIELD).as_deref() {
+        Some("partial") => {
+            // It keeps what there is, closed to clients, until it is told that this is enough.
+            ask(connection, &["SITE", "WRITER"])?;
+            cutover::fence_by_record(connection)?;
+            ask(connection, &["REPLICAOF", "NO", "ONE"])?;
+            say_line!("{from} is no longer followed; its copy was not whole, and what had been copied stays");
+        }
+        Some(_) => {
+            ended?;
+            bail!("the server has begun to follow again");
+        }
+        None => match ended {
+            Err(why) => say_line!("{why:#}"),
+            Ok(_) => {
+                let offset = of("slave_repl_offset");
+                say_line!("{from} is no longer followed; what was copied up to offset {offset} stays");
+            }
+        },
     }
     Ok(())
 }

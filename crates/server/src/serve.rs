@@ -157,11 +157,23 @@ impl Verdict {
 /// # Errors
 /// One line for the operator.
 pub fn run(words: &[String]) -> Result<(), String> {
-    let Some((options, import)) = options(words)? else {
+    let Some((mut options, import)) = options(words)? else {
         say!("{HELP}");
         return Ok(());
     };
     end_with_a_panic();
+    options.source = crate::migrate::replica::source_of(&options.data_directory)
+        .map_err(|why| format!("{why:#}"))
+        .inspect_err(|why| edge::log_failure(&options.settings, why))?;
+    if let Some(source) = &options.source
+        && (!options.cluster.join.is_empty() || !options.settings.get("follow").is_empty())
+    {
+        return Err(format!(
+            "this server follows {}:{} by REPLICAOF, and such a server is no member of a cluster or second site: start \
+             it without --join and --follow, and say REPLICAOF NO ONE first",
+            source.host, source.port
+        ));
+    }
     let (settings, directory) = (options.settings.clone(), options.data_directory.clone());
     let logged = |why: String| {
         edge::log_failure(&settings, &why);
@@ -603,6 +615,8 @@ impl Plan {
             levels: self.levels,
             allocated: crate::allocator::allocated,
             back_up: crate::backup::schedule::run,
+            replicate: crate::migrate::replica::run,
+            source: None,
             begin_with: None,
             settings: self.settings,
         })

@@ -74,6 +74,18 @@ impl Stream {
         })
     }
 
+    /// Another handle of the connection, with which it can be cut from another thread.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn handle(&self) -> io::Result<TcpStream> {
+        match self {
+            Self::Plain(socket) => socket.try_clone(),
+            Self::Tls(stream) => stream.sock.try_clone(),
+            Self::Local(_) => Err(io::Error::other("a connection within the process is not cut")),
+        }
+    }
+
     /// No read waits for longer.
     ///
     /// # Errors

@@ -511,7 +511,12 @@ impl Universe {
             }
             Action::UsersFile { .. } => unreachable!("no universe has a file of users"),
             Action::Secure { .. } => unreachable!("no universe has certificates"),
-            Action::Follow { .. } | Action::AwaitFollowers(_) | Action::Changes(_) | Action::Migrate(_) => {
+            Action::Follow { .. }
+            | Action::AwaitFollowers(_)
+            | Action::Changes(_)
+            | Action::Migrate(_)
+            | Action::Replicate(_)
+            | Action::SourceHeard => {
                 unreachable!("no universe has other servers, or keeps what changes")
             }
             Action::Tape(tape) => {

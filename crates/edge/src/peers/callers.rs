@@ -270,6 +270,12 @@ impl Peers {
             self.tell_refusal(address, &cause);
             return Ok(false);
         }
+        // What such a node holds belongs to the Redis, and others would let clients write. It is asked again.
+        if self.host.replicator.follows() {
+            let address = caller.wire.socket().peer_addr().ok();
+            self.tell_refusal(address, "this node follows a Redis, and lets no other in until REPLICAOF NO ONE");
+            return Ok(false);
+        }
         if hello.purpose.has_invitation() {
             let invitation = Invitation::decode(early);
             self.admit(token, &hello, invitation.as_ref(), authority);

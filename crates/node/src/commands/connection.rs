@@ -216,7 +216,7 @@ fn hello(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome 
     writer.bulk(b"mode");
     writer.bulk(local.core.settings.mode().as_bytes());
     writer.bulk(b"role");
-    writer.bulk(b"master");
+    writer.bulk(if local.core.host.source.is_some() { b"replica" } else { b"master" });
     writer.bulk(b"modules");
     super::server::write_modules(writer);
     Ok(())

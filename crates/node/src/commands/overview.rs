@@ -12,7 +12,7 @@ use super::{Answer, Body, ControlCommand, Figures, Local, Outcome, Question, con
 use crate::balance;
 use crate::bulletin::{Bulletin, Feed, Follower};
 use crate::core::Context;
-use crate::event::{Action, FollowerReport, FollowersForm, GroupId, Lane, LinkReport, NodeId};
+use crate::event::{Action, FollowerReport, FollowersForm, GroupId, Lane, LinkReport, NodeId, SourceFigures};
 use crate::holders;
 use crate::hot::HotKeys;
 use crate::limits;
@@ -369,8 +369,9 @@ fn replication_id(core: &Context) -> String {
 pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     let overview = Overview::of(core, figures);
     let (offset, own_id) = (overview.offset(), replication_id(core));
-    match overview.master() {
-        Some(master) => {
+    match (&core.host.source, overview.master()) {
+        (Some(source), _) => write_source(core, source, line),
+        (None, Some(master)) => {
             let address = overview.member(master).map_or("", |member| member.client_address.as_str());
             let (host, port) = host_and_port(address);
             line("role", &"slave");
@@ -388,7 +389,7 @@ pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut 
             line("replica_announced", &1);
             write_followers(core, &[], line);
         }
-        None => {
+        (None, None) => {
             let replicas = overview.replicas();
             line("role", &"master");
             write_followers(core, &replicas, line);
@@ -410,6 +411,36 @@ pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut 
     line("stream_offset", &following.offset);
     line("stream_full_copies", &following.copy_count);
     line("stream_continued", &following.continued_count);
+}
+
+/// The Redis that this node follows.
+fn write_source(core: &Context, source: &SourceFigures, line: &mut Line<'_>) {
+    let is_up = source.is_linked && !source.is_copying;
+    line("role", &"slave");
+    line("master_host", &source.host);
+    line("master_port", &source.port);
+    line("master_link_status", if is_up { &"up" } else { &"down" });
+    line("master_last_io_seconds_ago", &source.silent_s.filter(|_| source.is_linked).map_or(-1, |s| s as i64));
+    line("master_sync_in_progress", &u8::from(source.is_linked && source.is_copying));
+    line("slave_read_repl_offset", &source.offset);
+    line("slave_repl_offset", &source.offset);
+    if source.is_linked && source.is_copying {
+        let SourceFigures { copy_bytes, copied_bytes, .. } = source;
+        line("master_sync_total_bytes", copy_bytes);
+        line("master_sync_read_bytes", copied_bytes);
+        line("master_sync_left_bytes", &copy_bytes.saturating_sub(*copied_bytes));
+    }
+    if !is_up {
+        line("master_link_down_since_seconds", &source.down_s);
+    }
+    if !source.fault.is_empty() {
+        line("master_link_fault", &source.fault);
+    }
+    line("master_copy", &source.copy_state());
+    line("slave_priority", &core.settings.get("replica-priority"));
+    line("slave_read_only", &1);
+    line("replica_announced", &1);
+    write_followers(core, &[], line);
 }
 
 /// Nodes that are given what this one leads, and replicas of other kinds.
@@ -520,6 +551,19 @@ fn role(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut W
     let figures = figures_of(answers);
     let overview = Overview::of(local.core, &figures);
     let offset = overview.offset() as i64;
+    if let Some(source) = &local.core.host.source {
+        writer.array(5);
+        writer.bulk(b"slave");
+        writer.bulk(source.host.as_bytes());
+        writer.integer(source.port.into());
+        writer.bulk(match (source.is_linked, source.is_copying) {
+            (true, false) => b"connected",
+            (true, true) => b"sync",
+            (false, _) => b"connect",
+        });
+        writer.integer(if source.is_copying { -1 } else { source.offset as i64 });
+        return Ok(());
+    }
     if let Some(master) = overview.master() {
         let address = overview.member(master).map_or("", |member| member.client_address.as_str());
         let (host, port) = host_and_port(address);

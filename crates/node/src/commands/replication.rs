@@ -1,4 +1,5 @@
-//! REPLCONF, PSYNC and SYNC: what a stock Redis says that wants to follow this node.
+//! REPLCONF, PSYNC and SYNC: what a stock Redis says that wants to follow this node; and REPLICAOF, with which a client
+//! makes this node follow a Redis.
 //!
 //! Here only the words are read. A client that asks for a copy is handed to the host with its connection: the stream is
 //! as long as the connection lives, and no core may wait for its reader.
@@ -6,8 +7,10 @@
 use command::{Flag, Refusal};
 use resp::{Args, Writer};
 
-use super::{ControlCommand, Local, Outcome, local};
-use crate::event::{CopyContent, Follower, Wish};
+use super::{Body, ControlCommand, Local, Outcome, local, number, plain};
+use crate::core::Core;
+use crate::event::{Action, CopyContent, Follower, ReplicateRequest, SessionId, Wish};
+use crate::session::OwnTicket;
 
 const FLAGS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::NoAsyncLoading];
 
@@ -41,6 +44,56 @@ pub(super) const SITE: ControlCommand = ControlCommand {
     ..local("site", -2, site)
 };
 
+const FLAGS_OF_REPLICAOF: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::Stale, Flag::NoAsyncLoading];
+
+pub(super) const REPLICAOF: ControlCommand = ControlCommand {
+    since: "5.0.0",
+    summary: "Makes a node by itself that holds nothing follow a Redis, or ends that.",
+    syntax: "host port",
+    flags: FLAGS_OF_REPLICAOF,
+    ..plain("replicaof", 3, Body::Driven(replicaof))
+};
+
+pub(super) const SLAVEOF: ControlCommand = ControlCommand {
+    summary: "The old name of REPLICAOF.",
+    syntax: "host port",
+    flags: FLAGS_OF_REPLICAOF,
+    ..plain("slaveof", 3, Body::Driven(replicaof))
+};
+
+/// Asks the host to follow a Redis. What can be told here is refused here.
+fn replicaof(
+    core: &mut Core,
+    id: SessionId,
+    ticket: OwnTicket,
+    args: Args<'_>,
+    actions: &mut Vec<Action>,
+) -> Result<(), Refusal> {
+    let is_none = args.at(1).eq_ignore_ascii_case(b"no") && args.at(2).eq_ignore_ascii_case(b"one");
+    let mut source = None;
+    if !is_none {
+        let settings = &core.context.settings;
+        if core.context.is_clustered || settings.cluster_enabled || core.context.roster.present().count() > 1 {
+            return Err(Refusal::new(
+                "ERR REPLICAOF is for a node by itself, and this one is a member of a cluster: `holdfast migrate start` \
+                 copies a Redis into a cluster, and follows it",
+            ));
+        }
+        if !settings.get("follow").is_empty() || settings.keeps_site_backlog {
+            return Err(Refusal::new("ERR REPLICAOF is not for a node of a site that follows or is followed"));
+        }
+        let port = number(args.at(2)).and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0);
+        let port = port.ok_or_else(|| Refusal::new("ERR Invalid master port"))?;
+        let host = std::str::from_utf8(args.at(1)).ok().filter(|host| host.len() <= ADDRESS_BYTES_MAX);
+        let is_name = |host: &&str| !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_graphic());
+        let host = host.filter(is_name).ok_or_else(|| Refusal::new("ERR Invalid master host"))?;
+        source = Some((host.to_owned(), port));
+    }
+    let request = ReplicateRequest { core: core.context.core, session: id, ticket, source };
+    actions.push(Action::Replicate(Box::new(request)));
+    Ok(())
+}
+
 fn replconf(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
     if args.len().is_multiple_of(2) {
         return Err(Refusal::SYNTAX);
@@ -48,7 +101,7 @@ fn replconf(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outco
     let follower = local.session.follower.get_or_insert_default();
     for index in (1..args.len()).step_by(2) {
         let (name, value) = (args.at(index).to_ascii_lowercase(), args.at(index + 1));
-        let number = || super::number(value).ok_or(Refusal::NOT_AN_INTEGER);
+        let number = || number(value).ok_or(Refusal::NOT_AN_INTEGER);
         match name.as_slice() {
             b"listening-port" => {
                 follower.port = u16::try_from(number()?).map_err(|_| Refusal::NOT_AN_INTEGER)?;
@@ -92,7 +145,7 @@ const ADDRESS_BYTES_MAX: usize = 255;
 const VERSION_BYTES_MAX: usize = 32;
 
 fn psync(local: &mut Local<'_>, args: Args<'_>, _: &mut Writer) -> Outcome {
-    let offset = super::number(args.at(2)).ok_or(Refusal::NOT_AN_INTEGER)?;
+    let offset = number(args.at(2)).ok_or(Refusal::NOT_AN_INTEGER)?;
     let id = args.at(1);
     let is_id = id.len() == ID_DIGITS && id.iter().all(u8::is_ascii_hexdigit);
     let wish = match u64::try_from(offset) {

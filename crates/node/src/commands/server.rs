@@ -496,31 +496,6 @@ pub(super) const MODULE: ControlCommand = ControlCommand {
 
 // ---- replication --------------------------------------------------------------------------------------------------
 
-pub(super) const REPLICAOF: ControlCommand = ControlCommand {
-    since: "5.0.0",
-    summary: "Makes the node a primary, which it always is; following another node is refused.",
-    syntax: "host port",
-    flags: &[Flag::Admin, Flag::Noscript, Flag::Stale, Flag::NoAsyncLoading],
-    ..local("replicaof", 3, replicaof)
-};
-
-pub(super) const SLAVEOF: ControlCommand = ControlCommand {
-    summary: "The old name of REPLICAOF.",
-    syntax: "host port",
-    flags: &[Flag::Admin, Flag::Noscript, Flag::Stale, Flag::NoAsyncLoading],
-    ..local("slaveof", 3, replicaof)
-};
-
-fn replicaof(_: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome {
-    if args.at(1).eq_ignore_ascii_case(b"no") && args.at(2).eq_ignore_ascii_case(b"one") {
-        writer.ok();
-        return Ok(());
-    }
-    Err(Refusal::new(
-        "ERR This server follows no other: holdfast migrate start copies a Redis or Valkey that runs, and follows it",
-    ))
-}
-
 pub(super) const FAILOVER: ControlCommand = ControlCommand {
     since: "6.2.0",
     summary: "Refused: leaders change by themselves, and HOLDFAST PREFER names preferred ones.",

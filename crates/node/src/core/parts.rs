@@ -13,10 +13,10 @@ use crate::acquaintances::Acquaintances;
 use crate::ask::Deferred;
 use crate::ask::Pending;
 use crate::event::CoreId;
-use crate::event::HostReport;
 use crate::event::NodeId;
 use crate::event::Room;
 use crate::event::SessionId;
+use crate::event::{HostReport, SourceFigures};
 use crate::guilt::Guilt;
 use crate::happenings::LinkSeen;
 use crate::hints::Hints;
@@ -168,4 +168,6 @@ pub struct HostFacts {
     pub(crate) guilt: Guilt,
     /// Whether the disk can take more.
     pub room: Room,
+    /// The Redis that this node follows, if it follows one.
+    pub source: Option<Arc<SourceFigures>>,
 }

@@ -19,7 +19,9 @@ impl Core {
         let asked = known.map_or(Durability::Server, |session| session.options.durability);
         let durability = self.context.settings.durability(asked);
         let is_silent = known.is_some_and(|session| session.options.no_touch);
-        Origin { is_silent, durability, ..Origin::new(self.context.node, self.context.core, session, 0) }
+        let writes_for_source = known.is_some_and(|session| session.options.writes_for_site);
+        let origin = Origin::new(self.context.node, self.context.core, session, 0);
+        Origin { is_silent, durability, writes_for_source, ..origin }
     }
 
     pub(super) fn set_route(&mut self, group: GroupId, route: Route) {

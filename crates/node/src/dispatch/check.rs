@@ -11,7 +11,7 @@ use crate::commands::{self, Flow, Known};
 use crate::core::Core;
 use crate::entry::Reader;
 use crate::event::{Room, SessionId};
-use crate::group::LOADING;
+use crate::group::{LOADING, READ_ONLY};
 use crate::{redirect, reserved, router};
 
 impl Core {
@@ -29,7 +29,10 @@ impl Core {
         }
         let is_read_only = self.context.settings.is_site_read_only && !session.options.writes_for_site;
         if is_read_only && self.changes_data(known, args) {
-            return Err(Refusal::new("READONLY You can't write against a read only replica."));
+            return Err(Refusal::new(READ_ONLY));
+        }
+        if self.may_not_write_beside_source(id) && self.is_write_beside_source(known, args) {
+            return Err(Refusal::new(READ_ONLY));
         }
         if !known.accepts(args.len()) {
             return Err(Refusal::wrong_arity(&full_name(known, container_of(known, args))));
@@ -160,6 +163,22 @@ impl Core {
             (Known::Control(command), None) => {
                 command.has(Flag::Write) || matches!(command.name, "publish" | "spublish")
             }
+        }
+    }
+
+    /// True if this node follows a Redis, and the session is not the one that writes what comes from there.
+    #[inline]
+    pub(crate) fn may_not_write_beside_source(&self, id: SessionId) -> bool {
+        self.context.host.source.is_some()
+            && !self.sessions.get(id).is_some_and(|session| session.options.writes_for_site)
+    }
+
+    /// True if a request is refused at once while this node follows a Redis. A script that says nothing of itself may
+    /// run, as in Redis, and is refused where it writes.
+    pub(crate) fn is_write_beside_source(&self, known: Known, args: Args<'_>) -> bool {
+        match (known, known.script_naming()) {
+            (_, Some((naming, is_read_only))) => !is_read_only && self.script_says_it_writes(naming, args),
+            _ => self.changes_data(known, args),
         }
     }
 

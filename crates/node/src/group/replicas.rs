@@ -60,6 +60,26 @@ impl Group {
         true
     }
 
+    /// Refuses a request that changes data while this node follows a Redis, unless it comes from there. True if it has.
+    /// Gateways refuse such requests as well; this is for those that they had let pass before, and that have waited for
+    /// a lock, a turn, or another core since.
+    pub(super) fn refuses_beside_source(&mut self, request: &Request, outlet: &mut Outlet<'_>) -> bool {
+        if outlet.context.host.source.is_none() || request.origin.writes_for_source || !self.is_change(request) {
+            return false;
+        }
+        // One that has come again may be on its way through the log: see `refuses_alone`.
+        if self.is_under_way(&request.origin) {
+            return false;
+        }
+        match request.body {
+            RequestBody::Prepare { .. } => {
+                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::ReadOnly.put());
+            }
+            _ => outlet.refuse(&request.origin, request.protocol, READ_ONLY),
+        }
+        true
+    }
+
     pub(super) fn is_under_way(&self, origin: &Origin) -> bool {
         let is_it = |waiter: &Waiter| match waiter {
             Waiter::Write(other) | Waiter::Step(other) | Waiter::Script(other, _) | Waiter::Told(other, _) => {
@@ -100,6 +120,9 @@ impl Group {
         }
     }
 }
+
+/// This node, or the cluster, follows another server, and takes no writes of clients.
+pub(crate) const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
 
 /// `min-replicas-to-write` is not reached.
 pub(crate) const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";

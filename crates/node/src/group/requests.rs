@@ -93,6 +93,7 @@ impl Group {
     pub(super) fn is_unhindered(&self, context: &Context) -> bool {
         self.is_alone()
             && context.host.room == Room::Enough
+            && context.host.source.is_none()
             && context.settings.replicas_to_write == 0
             && self.level_to_log() >= Levels::KNOWN.highest
             && self.leader.locks.is_empty()
@@ -165,7 +166,8 @@ impl Group {
     }
 
     pub(super) fn take(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
-        if self.refuses_alone(&request, outlet)
+        if self.refuses_beside_source(&request, outlet)
+            || self.refuses_alone(&request, outlet)
             || self.refuses_without_room(&request, now, outlet)
             || self.refuses_newer(&request, outlet)
         {

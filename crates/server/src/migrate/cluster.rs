@@ -331,6 +331,7 @@ impl<'a, 'b> Follower<'a, 'b> {
         };
         let loader = Copy {
             is_quiet: plan.is_quiet,
+            tell: plan.tell,
             skips_modules: plan.skips_modules,
             over: plan.over,
             copy_bytes: copy.bytes,

@@ -8,7 +8,7 @@ use redis_files::Source;
 use redis_files::rdb::{self, RdbReader};
 
 use super::check::bytes;
-use super::follow::RECORD_INTERVAL;
+use super::follow::{RECORD_INTERVAL, Tell, Tone};
 use super::is_over;
 use super::source::Figures;
 use super::spool::SpoolReader;
@@ -24,6 +24,7 @@ pub struct Copy<'a> {
     pub skips_modules: bool,
     pub over: &'a AtomicBool,
     pub copy_bytes: u64,
+    pub tell: Tell<'a>,
 }
 
 /// How loading has ended.
@@ -91,17 +92,18 @@ impl Copy<'_> {
             }
             if !self.is_quiet && begun.elapsed().as_secs() > 2 && reported.elapsed() > RECORD_INTERVAL {
                 reported = Instant::now();
-                self.tell(begun, place, keys, figures);
+                self.report(begun, place, keys, figures);
             }
         }
         sender.finish().context("the copy cannot be loaded")?;
-        say_line!(
+        let line = format!(
             "copied: {} keys, {} in {:.1} s{}",
             grouped(keys),
             bytes(self.copy_bytes),
             begun.elapsed().as_secs_f64(),
             if skipped > 0 { format!(", {} left out", grouped(skipped)) } else { String::new() }
         );
+        (self.tell)(Tone::Outcome, &line);
         Ok(Loaded::Whole)
     }
 
@@ -116,7 +118,7 @@ impl Copy<'_> {
                 let name = String::from_utf8_lossy(&name);
                 let shown = format!("{name} (database {database}) is a key of the {what}");
                 ensure!(self.skips_modules, "{shown}, which cannot be copied; --skip-modules leaves such keys out");
-                eprintln!("left out: {shown}");
+                (self.tell)(Tone::Going, &format!("left out: {shown}"));
                 *skipped += 1;
                 None
             }
@@ -127,15 +129,16 @@ impl Copy<'_> {
         })
     }
 
-    fn tell(&self, begun: Instant, place: u64, keys: u64, figures: &Figures) {
+    fn report(&self, begun: Instant, place: u64, keys: u64, figures: &Figures) {
         let share = place as f64 / self.copy_bytes.max(1) as f64;
         let left = begun.elapsed().as_secs_f64() * (1.0 - share) / share.max(0.001);
-        eprintln!(
+        let line = format!(
             "loading: {} keys, {} of {}, {left:.0} s left; {} of the stream wait",
             grouped(keys),
             bytes(place),
             bytes(self.copy_bytes),
             bytes(figures.waiting_bytes.load(Ordering::Relaxed))
         );
+        (self.tell)(Tone::Going, &line);
     }
 }

@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use resp::Frame;
 
 use super::check::{config, databases_of, is_master, offset_of};
-use super::source::{Address, ask, info};
+use super::follow::COPY_FIELD;
+use super::source::{Address, ask, info, info_field};
 use super::target::{Phase, RECORD, Record, TargetArguments, read_record};
 use super::{PATIENCE, WRITER_SILENCE, age_of, cluster};
 use crate::connection::{Connection, named};
@@ -171,6 +172,18 @@ pub fn counts(connection: &mut Connection) -> Result<Vec<(u64, u64)>> {
 /// # Errors
 /// If the target does not take it.
 pub fn fence(target: &mut Connection) -> Result<()> {
+    if info_field(&info(target, "replication")?, COPY_FIELD).is_some() {
+        ask(target, &["REPLICAOF", "NO", "ONE"])?;
+        return Ok(());
+    }
+    fence_by_record(target)
+}
+
+/// The same, of one that is not the server itself.
+///
+/// # Errors
+/// As for [`fence`].
+pub fn fence_by_record(target: &mut Connection) -> Result<()> {
     ask(target, &["SELECT", "0"])?;
     ask(target, &["DEL", RECORD])?;
     Ok(())

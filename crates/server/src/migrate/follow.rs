@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use super::check::bytes;
 use super::cluster::keys::Keys;
 use super::copy::{Copy, Loaded};
 use super::filter::Filter;
-use super::source::{Address, Beginning, Figures, Link, VALKEY_VERSION, ask, info, info_field};
+use super::source::{Address, Beginning, Figures, Line, Link, VALKEY_VERSION, ask, info, info_field};
 use super::spool::{SpoolReader, spool};
 use super::target::{
     Batch, Outcome, Phase, Record, Target, TargetArguments, database_of, insist, is, passes, read_record,
@@ -47,6 +47,9 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 pub const PAUSE_MIN: Duration = Duration::from_millis(100);
 pub const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// A field of INFO that only a server tells which follows by REPLICAOF: what it has of a copy.
+pub const COPY_FIELD: &str = "master_copy";
+
 /// What to follow, and how.
 pub struct Plan<'a> {
     pub address: Address,
@@ -60,6 +63,53 @@ pub struct Plan<'a> {
     pub may_empty: bool,
     pub is_quiet: bool,
     pub over: &'a AtomicBool,
+    /// Names the process that writes.
+    pub writer: String,
+    /// Hears what happens, a line each.
+    pub tell: Tell<'a>,
+    pub standing: &'a Standing,
+    /// Where the source is, and how one is let in, if that may change meanwhile; else `address` says it.
+    pub look_up: Option<&'a (dyn Fn() -> Option<Address> + Sync)>,
+}
+
+/// Hears a line: one that is the outcome of something, or one about how it is going.
+pub type Tell<'a> = &'a (dyn Fn(Tone, &str) + Sync);
+
+/// See [`Tell`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    Outcome,
+    Going,
+}
+
+/// Tells lines as a tool does.
+pub fn tell_as_tool(tone: Tone, line: &str) {
+    match tone {
+        Tone::Outcome => say_line!("{line}"),
+        Tone::Going => eprintln!("{line}"),
+    }
+}
+
+/// How following a single server is going, for others to see.
+#[derive(Default)]
+pub struct Standing {
+    /// There is a link, on which the source sends.
+    pub is_linked: AtomicBool,
+    /// The target has a whole copy, and follows the stream.
+    pub is_whole: AtomicBool,
+    /// Bytes of the source's stream that the target has.
+    pub offset: AtomicU64,
+    /// What the link tells of itself.
+    pub figures: Mutex<Arc<Figures>>,
+    /// Why there is no link; empty if there is one.
+    pub fault: Mutex<String>,
+    pub line: Line,
+}
+
+impl Standing {
+    fn note_fault(&self, text: String) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
 }
 
 /// Requests of the source that belong together, and where its stream is behind them.
@@ -88,6 +138,7 @@ impl Plan<'_> {
     pub fn run(&self) -> Result<()> {
         let mut kept = None;
         let found = insist(self.target, &mut kept, read_record)?;
+        self.refuse_beside_replicaof(&mut kept)?;
         if self.is_cluster(found.as_ref())? {
             ensure!(
                 self.filter.is_all(),
@@ -103,20 +154,24 @@ impl Plan<'_> {
         while !is_over(self.over) {
             let attempt = self.follow(&mut target, &mut may_empty, &mut || {
                 if std::mem::take(&mut is_told) {
-                    eprintln!("the source is followed again");
+                    (self.tell)(Tone::Going, "the source is followed again");
                 }
                 pause = PAUSE_MIN;
             });
             match attempt? {
                 End::Ended => {
-                    say_line!("the migration has ended: it was cut over or stopped, or another process carries it on");
+                    (self.tell)(
+                        Tone::Outcome,
+                        "the migration has ended: it was cut over or stopped, or another process carries it on",
+                    );
                     return Ok(());
                 }
                 End::Asked => break,
                 End::Broken(why) => {
-                    if !std::mem::replace(&mut is_told, true) {
-                        let why = why.unwrap_or_else(|| anyhow!("{} sends nothing more", self.address.place));
-                        eprintln!("{why:#}: asking again");
+                    let why = why.unwrap_or_else(|| anyhow!("{} sends nothing more", self.address.place));
+                    self.standing.note_fault(format!("{why:#}"));
+                    if !std::mem::replace(&mut is_told, true) && !is_over(self.over) {
+                        (self.tell)(Tone::Going, &format!("{why:#}: asking again"));
                     }
                     let begun = Instant::now();
                     while begun.elapsed() < pause && !is_over(self.over) {
@@ -126,13 +181,34 @@ impl Plan<'_> {
                 }
             }
         }
-        say_line!("interrupted at offset {}: `migrate start` continues here", target.record.offset);
+        let offset = target.record.offset;
+        (self.tell)(Tone::Outcome, &format!("interrupted at offset {offset}: `migrate start` continues here"));
+        Ok(())
+    }
+
+    /// A server that follows by itself is no target.
+    fn refuse_beside_replicaof(&self, kept: &mut Option<Connection>) -> Result<()> {
+        if self.target.is_inside() {
+            return Ok(());
+        }
+        let told = insist(self.target, kept, |connection| info(connection, "replication"))?;
+        if info_field(&told, COPY_FIELD).is_some() {
+            let of = |name: &str| info_field(&told, name).unwrap_or_default();
+            bail!(
+                "the target follows {}:{} by REPLICAOF: REPLICAOF NO ONE there ends that",
+                of("master_host"),
+                of("master_port")
+            );
+        }
         Ok(())
     }
 
     /// True if the source is a cluster, or was one when the migration was begun: then the node that was named may be
     /// gone.
     fn is_cluster(&self, found: Option<&Record>) -> Result<bool> {
+        if self.target.is_inside() {
+            return Ok(false);
+        }
         if let Some(found) = found.filter(|found| found.phase == Phase::Following) {
             return Ok(!found.streams.is_empty());
         }
@@ -140,9 +216,17 @@ impl Plan<'_> {
         Ok(info_field(&told, "cluster_enabled").as_deref() == Some("1"))
     }
 
+    /// What begins again.
+    fn way_out(&self) -> &'static str {
+        match self.target.is_inside() {
+            true => "REPLICAOF NO ONE, FLUSHALL and REPLICAOF take another copy",
+            false => "--resync empties the target and copies again",
+        }
+    }
+
     /// Becomes the process that writes.
     pub fn take(&self, mut kept: Option<Connection>, found: Option<Record>) -> Result<Target<'_>> {
-        let writer = format!("{}-{}-{}", std::process::id(), now_ms(), hostname());
+        let writer = self.writer.clone();
         let record = match found {
             None => {
                 insist(self.target, &mut kept, |connection| {
@@ -167,8 +251,9 @@ impl Plan<'_> {
             Some(found) => {
                 ensure!(
                     found.phase != Phase::Failed || self.may_empty,
-                    "the migration has failed: {}; --resync empties the target and copies again",
-                    found.error
+                    "the migration has failed: {}; {}",
+                    found.error,
+                    self.way_out()
                 );
                 let filter = if self.may_empty && !self.filter.is_all() { self.filter } else { &found.filter };
                 ensure!(
@@ -177,7 +262,7 @@ impl Plan<'_> {
                 );
                 let phase = if *filter == found.filter { found.phase } else { Phase::Loading };
                 let found = Record { filter: filter.clone(), phase, ..found };
-                if !self.may_empty {
+                if !self.may_empty && !self.target.is_inside() {
                     self.wait_for_the_end_of_another(&mut kept, &found)?;
                 }
                 Record { from: self.address.place.clone(), writer, written_ms: now_ms(), ..found }
@@ -209,14 +294,28 @@ impl Plan<'_> {
 
     /// One link, from its opening to its end.
     fn follow(&self, target: &mut Target<'_>, may_empty: &mut bool, began: &mut dyn FnMut()) -> Result<End> {
+        let ended = self.follow_one(target, may_empty, began);
+        self.standing.is_linked.store(false, Ordering::Relaxed);
+        ended
+    }
+
+    fn follow_one(&self, target: &mut Target<'_>, may_empty: &mut bool, began: &mut dyn FnMut()) -> Result<End> {
+        let address = self.look_up.and_then(|look_up| look_up()).unwrap_or_else(|| self.address.clone());
         let can_continue = target.record.phase == Phase::Following;
         let place = (target.record.id.clone(), target.record.offset);
-        let opened = Link::open(&self.address, can_continue.then_some((&*place.0, place.1)), Some(VALKEY_VERSION));
+        let behind = can_continue.then_some((&*place.0, place.1));
+        let opened = Link::open(&self.standing.line, &address, behind, Some(VALKEY_VERSION));
         let (mut link, beginning) = match opened {
             Ok(opened) => opened,
             Err(error) => return Ok(End::Broken(Some(error))),
         };
+        if is_over(self.over) {
+            return Ok(End::Asked);
+        }
         let figures = Arc::new(Figures::default());
+        *self.standing.figures.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&figures);
+        self.standing.is_linked.store(true, Ordering::Relaxed);
+        self.standing.note_fault(String::new());
         let (stream_writer, stream_reader) = spool(self.spool_directory, self.spool_bytes_max);
         let mut copy = None;
         let (base, database) = match &beginning {
@@ -227,13 +326,13 @@ impl Plan<'_> {
             Beginning::Copy { id, offset } => {
                 ensure!(
                     !can_continue || *may_empty,
-                    "{} cannot continue its stream from offset {}: its backlog is gone, or it is another server; \
-                     --resync empties the target and copies again",
+                    "{} cannot continue its stream from offset {}: its backlog is gone, or it is another server; {}",
                     self.address.place,
-                    target.record.offset
+                    target.record.offset,
+                    self.way_out()
                 );
                 if !self.is_quiet {
-                    eprintln!("{} makes a copy of its data", self.address.place);
+                    (self.tell)(Tone::Going, &format!("{} makes a copy of its data", self.address.place));
                 }
                 let mut noted = Ok(());
                 let copy_bytes = link.copy_bytes(|| {
@@ -246,6 +345,9 @@ impl Plan<'_> {
                     Ok(copy_bytes) => copy_bytes,
                     Err(error) => return Ok(End::Broken(Some(error))),
                 };
+                if is_over(self.over) {
+                    return Ok(End::Asked);
+                }
                 figures.copy_bytes.store(copy_bytes, Ordering::Relaxed);
                 let (writer, reader) = spool(self.spool_directory, self.spool_bytes_max);
                 copy = Some((id.clone(), *offset, copy_bytes, writer, reader));
@@ -279,6 +381,8 @@ impl Plan<'_> {
         let outcome = match outcome {
             Ok(None) => {
                 *may_empty = false;
+                self.standing.offset.store(target.record.offset, Ordering::Relaxed);
+                self.standing.is_whole.store(true, Ordering::Relaxed);
                 self.carry_on(target, base, database, &read_thread.1, &figures)
             }
             Ok(Some(end)) => Ok(end),
@@ -315,7 +419,8 @@ impl Plan<'_> {
         (reader, copy_bytes): (SpoolReader, u64),
         figures: &Figures,
     ) -> Result<Option<End>> {
-        let copy = Copy { is_quiet: self.is_quiet, skips_modules: self.skips_modules, over: self.over, copy_bytes };
+        let (is_quiet, skips_modules, over, tell) = (self.is_quiet, self.skips_modules, self.over, self.tell);
+        let copy = Copy { is_quiet, skips_modules, over, copy_bytes, tell };
         target.record.phase = Phase::Loading;
         target.record.written_ms = now_ms();
         let emptied = target.empty();
@@ -422,6 +527,7 @@ impl Plan<'_> {
             }
             written = Instant::now();
             figures.kept.store(end, Ordering::Relaxed);
+            self.standing.offset.store(end, Ordering::Relaxed);
             let waiting_bytes = figures.waiting_bytes.load(Ordering::Relaxed);
             report.note(count as u64, target.record.lag_ms, waiting_bytes, &target.record);
         }
@@ -485,6 +591,11 @@ impl Report {
         }
         (self.told, self.requests, self.lag_max_ms) = (Instant::now(), 0, 0);
     }
+}
+
+/// A name for a process that writes to a target, which no other has.
+pub fn writer_name() -> String {
+    format!("{}-{}-{}", std::process::id(), now_ms(), hostname())
 }
 
 fn hostname() -> String {

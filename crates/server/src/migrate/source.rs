@@ -5,9 +5,10 @@
 //! it.
 
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -60,7 +61,68 @@ pub struct SourceTls {
     source_key: Option<PathBuf>,
 }
 
+/// The line to a source, which another thread may cut: then nobody waits for the source any more.
+#[derive(Debug, Default)]
+pub struct Line {
+    state: Mutex<LineState>,
+    /// A connection is being made. That cannot be interrupted, and nothing is changed meanwhile.
+    pub is_dialing: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct LineState {
+    is_cut: bool,
+    socket: Option<TcpStream>,
+}
+
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, LineState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection to this source.
+    ///
+    /// # Errors
+    /// If nobody answers, or the line has been cut.
+    pub fn dial(&self, address: &Address, patience: Duration) -> Result<Stream> {
+        self.is_dialing.store(true, Ordering::SeqCst);
+        let outcome = self.dial_and_keep(address, patience);
+        self.is_dialing.store(false, Ordering::SeqCst);
+        outcome
+    }
+
+    fn dial_and_keep(&self, address: &Address, patience: Duration) -> Result<Stream> {
+        ensure!(!self.lock().is_cut, "the line has been cut");
+        let stream = address.dial(patience)?;
+        let socket = stream.handle().context("the line")?;
+        let mut state = self.lock();
+        ensure!(!state.is_cut, "the line has been cut");
+        state.socket = Some(socket);
+        Ok(stream)
+    }
+
+    /// Cuts it, now and for good.
+    pub fn cut(&self) {
+        let mut state = self.lock();
+        state.is_cut = true;
+        if let Some(socket) = &state.socket {
+            // One that has ended by itself need not be cut.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
 impl Address {
+    /// The one at this place, which lets one in as this user, if one is named, with this password.
+    pub fn of_master(
+        place: String,
+        user: Option<String>,
+        password: Option<String>,
+        security: Option<Arc<ClientSecurity>>,
+    ) -> Self {
+        Self { place, user, password, security }
+    }
+
     /// Reads it from a command line. A password in the environment is less visible than one in the list of processes.
     ///
     /// # Errors
@@ -199,8 +261,14 @@ impl Link {
     ///
     /// # Errors
     /// If it is not there or refuses.
-    pub fn open(address: &Address, behind: Option<(&str, u64)>, version: Option<&str>) -> Result<(Self, Beginning)> {
-        let mut link = Self { stream: address.dial(SILENCE_MAX)?, buffer: Vec::new(), position: 0 };
+    pub fn open(
+        line: &Line,
+        address: &Address,
+        behind: Option<(&str, u64)>,
+        version: Option<&str>,
+    ) -> Result<(Self, Beginning)> {
+        let stream = line.dial(address, SILENCE_MAX)?;
+        let mut link = Self { stream, buffer: Vec::new(), position: 0 };
         if let Some(words) = address.login() {
             link.tell(&words)?;
         }

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use edge::Inside;
 use redis_files::aof::Request;
 use resp::{Frame, encode_request};
 use stdx::slot::slot_of;
@@ -24,6 +25,7 @@ use super::source::ask;
 use crate::cluster::door::place_of;
 use crate::connection::{Connection, Refused, named};
 use crate::login::Login;
+use crate::tls::Stream;
 
 /// The key of the record.
 pub const RECORD: &str = "{holdfast}:migration";
@@ -238,9 +240,23 @@ pub struct TargetArguments {
     /// The user has asked for the end: what fails is not tried again.
     #[arg(skip)]
     pub over: Arc<AtomicBool>,
+    /// It is the server of this very process.
+    #[arg(skip)]
+    inside: Option<Inside>,
 }
 
 impl TargetArguments {
+    /// The server of this very process.
+    pub fn of_this_process(inside: Inside) -> Self {
+        let (server, host, over) = (Vec::new(), "this server".to_owned(), Arc::default());
+        Self { server, host, port: 0, login: Login::default(), over, inside: Some(inside) }
+    }
+
+    /// True if it is the server of this very process.
+    pub fn is_inside(&self) -> bool {
+        self.inside.is_some()
+    }
+
     /// Each as `HOST:PORT`; at least one.
     pub fn servers(&self) -> Vec<String> {
         match self.server.as_slice() {
@@ -254,6 +270,13 @@ impl TargetArguments {
     /// # Errors
     /// Why none does.
     pub fn connect(&self) -> Result<Connection> {
+        if let Some(inside) = &self.inside {
+            let mut connection = Connection::over(Stream::Local(inside.connect()?.into_stream()));
+            connection.wait_at_most(PATIENCE)?;
+            // Clients may not write while a server follows another.
+            ask(&mut connection, &["SITE", "WRITER"])?;
+            return Ok(connection);
+        }
         let mut last = None;
         for server in self.servers() {
             match self.login.connect(&server, PATIENCE) {
@@ -419,11 +442,21 @@ impl<'a> Target<'a> {
     /// # Errors
     /// As for [`Target::take`].
     pub fn empty(&mut self) -> Result<()> {
+        let words = self.record.words();
         insist(self.arguments, &mut self.connection, |connection| {
-            ask(connection, &["FLUSHALL"])?;
+            // The record never goes: after a crash it says what this target is for.
+            for words in [&["MULTI"][..], &["SELECT", "0"], &["FLUSHALL"]] {
+                ask(connection, words)?;
+            }
+            ask(connection, &words)?;
+            let reply = ask(connection, &["EXEC"])?;
+            if let Some(Frame::Error(text)) = reply.elements().unwrap_or_default().iter().find(|reply| reply.is_error())
+            {
+                let shown = format!("the target cannot be emptied: {}", String::from_utf8_lossy(text));
+                return Err(Refused::new(shown, text).into());
+            }
             ask(connection, &["FUNCTION", "FLUSH"]).map(|_| ())
-        })?;
-        self.write()
+        })
     }
 
     /// Keys of a slot that the target holds.

@@ -55,7 +55,9 @@ const fn refused(name: &'static str, harmless: &'static [&'static str], text: &'
 }
 
 const FOLLOWS: &str = "a server does not start as a replica of a Redis, since it would be an empty master: start it \
-                       without, and bring the data in with `holdfast migrate start`";
+                       without, and say REPLICAOF to it once, which it remembers, or use `holdfast migrate start`";
+const MASTER: &str = "for the Redis that is followed by REPLICAOF or `follow`; nodes of a cluster know each other by \
+                      certificates: see `join` and `token`";
 const DEFRAGMENTATION: &str = "memory is not defragmented";
 const AOF: &str = "there is no append-only file; the log is always on and removes its old parts itself";
 const RDB: &str = "there is no dump file; checkpoints are made as the log grows";
@@ -187,8 +189,8 @@ pub static DIRECTIVES: &[Directive] = &[
     without("locale-collate", &[], "SORT ALPHA compares bytes"),
     without("log-timestamp-format", &[], "times of the log are in UTC, to the millisecond"),
     without("lua-replicate-commands", &["yes"], "scripts always replicate their effects"),
-    without("masterauth", &[], "nodes of a cluster know each other by certificates: see `join` and `token`"),
-    without("masteruser", &[], "nodes of a cluster know each other by certificates: see `join` and `token`"),
+    told("masterauth", &[], MASTER),
+    told("masteruser", &[], MASTER),
     without("max-new-connections-per-cycle", &[], "a thread of its own accepts connections"),
     without("max-new-tls-connections-per-cycle", &[], "a thread of its own accepts connections"),
     without("maxmemory-eviction-tenacity", &[], "eviction never holds up clients for long"),

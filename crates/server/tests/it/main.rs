@@ -33,6 +33,7 @@ mod pubsub;
 mod recover;
 mod redis_cli;
 mod repair;
+mod replicaof;
 mod scale;
 mod schedule;
 mod scripts;

@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow};
 
 use super::topology::Topology;
 use crate::migrate::follow::{Step, read_stream};
-use crate::migrate::source::{Address, Beginning, Figures, Link};
+use crate::migrate::source::{Address, Beginning, Figures, Line, Link};
 use crate::migrate::spool::{SpoolReader, spool};
 
 /// What the one that follows hears of.
@@ -83,7 +83,7 @@ impl Opening {
     /// Why the link has ended; an error if what came over it cannot be read.
     fn work(&self) -> Result<anyhow::Error> {
         let behind = self.behind.as_ref().map(|(id, offset)| (&**id, *offset));
-        let (mut link, beginning) = match Link::open(&self.address, behind, None) {
+        let (mut link, beginning) = match Link::open(&Line::default(), &self.address, behind, None) {
             Ok(opened) => opened,
             Err(why) => return Ok(why),
         };
