@@ -200,8 +200,9 @@ impl Core {
         let group_count = self.context.slots.group_count();
         let mut asked: Vec<(GroupId, RequestBody, Protocol, Vec<usize>)> = Vec::new();
         let mut nobody = None;
+        let asks_all = self.sessions.get(pending.session).is_some_and(|session| session.options.writes_for_site);
         match question {
-            Question::Whole { words, protocol } => match redirect::groups_asked(&self.context) {
+            Question::Whole { words, protocol } => match redirect::groups_asked(&self.context, asks_all) {
                 Ok(groups) => asked.extend(
                     groups.into_iter().map(|group| (group, RequestBody::Whole(words.clone()), protocol, Vec::new())),
                 ),

@@ -64,13 +64,14 @@ pub fn check(context: &Context, is_read_only: bool, known: Known, args: Args<'_>
 
 /// The groups that a query over all keys is about: all, or those that this node leads where clients ask every leader. A
 /// node that leads none answers for the node that it replicates in the eyes of clients, as a replica has its master's
-/// keys in Redis: nothing would be the answer of an empty database.
+/// keys in Redis: nothing would be the answer of an empty database. What follows another site `asks_all`, as nobody
+/// adds up its answers.
 ///
 /// # Errors
 /// If there clients ask every leader, and none is known: a sum over what nodes say would count a key more than once.
-pub fn groups_asked(context: &Context) -> Result<Vec<GroupId>, Refusal> {
+pub fn groups_asked(context: &Context, asks_all: bool) -> Result<Vec<GroupId>, Refusal> {
     let groups = (0..context.slots.group_count()).map(GroupId);
-    if !context.settings.cluster_redirect || !context.is_clustered {
+    if asks_all || !context.settings.cluster_redirect || !context.is_clustered {
         return Ok(groups.collect());
     }
     let leads = |node: NodeId| move |group: &GroupId| context.routes[group.0 as usize].leader == Some(node);

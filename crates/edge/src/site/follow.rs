@@ -444,13 +444,19 @@ impl Own {
         }
     }
 
-    /// A cluster that has data of its own is not emptied by mistake.
+    /// A cluster that has data of its own is not emptied by mistake. All groups are asked: INFO tells of those
+    /// that this node holds.
     fn must_be_empty(&mut self) -> Result<(), End> {
-        let reply = self.ask(&["INFO", "keyspace"])?;
-        let text = String::from_utf8_lossy(reply.as_bytes().unwrap_or_default()).into_owned();
-        if text.lines().any(|line| line.starts_with("db")) {
-            return Err(End::Here("only an empty cluster can begin to follow, and this one has keys".to_owned()));
+        let told = self.ask(&["CONFIG", "GET", "databases"])?;
+        let count = told.elements().and_then(|words| words.get(1)?.as_bytes()).map(String::from_utf8_lossy);
+        let count: u32 = count.and_then(|count| count.parse().ok()).unwrap_or(1);
+        for database in 0..count {
+            self.ask(&["SELECT", &database.to_string()])?;
+            if !matches!(self.ask(&["DBSIZE"])?, Reply::Integer(0)) {
+                return Err(End::Here("only an empty cluster can begin to follow, and this one has keys".to_owned()));
+            }
         }
+        self.ask(&["SELECT", "0"])?;
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::liar::Identity;
 
 /// A cluster on this machine.
 pub(crate) struct Cluster {
-    options: Vec<ServerOptions>,
+    pub(crate) options: Vec<ServerOptions>,
     pub(crate) nodes: Vec<Option<Server>>,
     /// For other nodes.
     ports: Vec<u16>,

@@ -622,3 +622,32 @@ fn a_rehearsal_is_taken_back() {
     far.stop();
     near.stop();
 }
+
+/// The node that follows holds none of the groups that have keys: they are seen all the same.
+#[test]
+fn only_an_empty_cluster_begins_to_follow_whatever_its_node_holds() {
+    let mut cluster = Cluster::start_with_groups(2, 4);
+    let mut client = cluster.client(0);
+    assert_eq!(client.show("CONFIG SET replicas 1"), "OK");
+    let mut other = cluster.client(1);
+    let mut keys = 0..;
+    cluster.wait_until("a key is in none of the groups of the second node", |this| {
+        this.ask(&mut client, "FLUSHALL");
+        this.ask(&mut client, &format!("SET key:{} mine", keys.next().expect("a number")));
+        // Measured now and then.
+        thread::sleep(Duration::from_millis(1_500));
+        !other.show("INFO keyspace").contains("db0")
+    });
+    assert_eq!(cluster.ask(&mut other, "DBSIZE"), "(integer) 1");
+    cluster.kill(1);
+    let nobody = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = nobody.local_addr().expect("an address").to_string();
+    let options = cluster.options[1].clone().extra(&["--follow", &address]);
+    let follower = Server::start(&options);
+    wait_until("it says why it does not follow", || {
+        follower.log().contains("only an empty cluster can begin to follow, and this one has keys")
+    });
+    assert_eq!(cluster.ask(&mut client, "DBSIZE"), "(integer) 1");
+    assert_eq!(cluster.ask(&mut client, "SET other mine"), "OK", "it is not closed for writes");
+    follower.stop();
+}
