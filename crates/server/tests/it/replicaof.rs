@@ -11,7 +11,9 @@ use std::time::Duration;
 use stdx::Prng;
 
 use crate::cluster::Cluster;
-use crate::harness::{AT_ONCE, Client, Folder, IsOver, Server, ServerOptions, Stock, both, free_port, wait_for};
+use crate::harness::{
+    AT_ONCE, Authority, Client, Folder, IsOver, Server, ServerOptions, Stock, both, free_port, say, wait_for,
+};
 use crate::migrate::{migrate, request};
 
 const READ_ONLY: &str = "(error) READONLY You can't write against a read only replica.";
@@ -115,6 +117,61 @@ fn pass(mut from: TcpStream, mut to: TcpStream, mut allowed: impl FnMut(&[u8]) -
         let allowed = allowed(&buffer[..count]);
         if count == 0 || to.write_all(&buffer[..allowed]).is_err() {
             let _ = to.shutdown(std::net::Shutdown::Both);
+            return;
+        }
+    }
+}
+
+/// Stands before a Redis as if that were loading its data: every request is refused, then only what is no INFO, as a
+/// Redis does, then none.
+struct Loading {
+    port: u16,
+    stage: Arc<AtomicU64>,
+}
+
+impl Loading {
+    const REFUSES_ALL: u64 = 0;
+    const ANSWERS_INFO: u64 = 1;
+    const IS_OVER: u64 = 2;
+
+    fn before(stock: &Stock) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let (port, to) = (listener.local_addr().expect("bound").port(), stock.port());
+        let stage = Arc::new(AtomicU64::new(Self::REFUSES_ALL));
+        let now = Arc::clone(&stage);
+        thread::spawn(move || {
+            for near in listener.incoming() {
+                let Ok(near) = near else { return };
+                let stage = now.load(Ordering::SeqCst);
+                if stage != Self::IS_OVER {
+                    thread::spawn(move || refuse(near, stage == Self::ANSWERS_INFO));
+                    continue;
+                }
+                let Ok(far) = TcpStream::connect(("127.0.0.1", to)) else { return };
+                let ends = (near.try_clone().expect("twice"), far.try_clone().expect("twice"));
+                thread::spawn(move || pass(ends.0, ends.1, <[u8]>::len));
+                thread::spawn(move || pass(far, near, <[u8]>::len));
+            }
+        });
+        Self { port, stage }
+    }
+
+    fn goes_on_to(&self, stage: u64) {
+        self.stage.store(stage, Ordering::SeqCst);
+    }
+}
+
+/// Answers requests as a Redis that loads its data.
+fn refuse(mut near: TcpStream, answers_info: bool) {
+    let mut buffer = [0; 4_096];
+    while let Ok(count @ 1..) = near.read(&mut buffer) {
+        let is_info = buffer[..count].windows(4).any(|word| word == b"INFO");
+        let answer: &[u8] = if is_info && answers_info {
+            b"$0\r\n\r\n"
+        } else {
+            b"-LOADING Redis is loading the dataset in memory\r\n"
+        };
+        if near.write_all(answer).is_err() {
             return;
         }
     }
@@ -493,6 +550,164 @@ fn a_member_of_a_cluster_and_a_holdfast_are_refused() {
     wait_for("it says why", || told(&mut ours, "master_link_fault").contains("is a Holdfast"));
     assert!(ours.show("REPLICAOF NO ONE").contains("nothing of"));
     assert_eq!(ours.show("SET own 1"), "OK");
+    drop(ours);
+    server.stop();
+}
+
+#[test]
+fn a_redis_that_speaks_tls_is_followed_and_shown_a_certificate() {
+    let folder = Folder::new();
+    let redis = folder.path().join("redis");
+    let Some(plain) = Stock::start(&redis, &[]) else { return };
+    if !plain.client().show("CONFIG GET tls-port").contains("tls-port") {
+        say("redis-server speaks no TLS here: nothing to follow");
+        return;
+    }
+    drop(plain);
+    let (authority, stranger) = (Authority::new("authority"), Authority::new("stranger"));
+    let (theirs_shown, ours_shown, trusted) = (authority.sign("redis"), authority.sign("holdfast"), authority.path());
+    let port = free_port().to_string();
+    let files = ["--tls-cert-file", &theirs_shown.certificate, "--tls-key-file", &theirs_shown.key];
+    let more = ["--tls-port", &port, "--tls-ca-cert-file", &trusted, "--tls-auth-clients", "yes"];
+    let stock = Stock::start(&redis, &[&files[..], &more[..]].concat()).expect("there was one");
+    let mut theirs = stock.client();
+    let mut prng = Prng::new(5);
+    write(&mut theirs, &mut prng, 300);
+
+    let data = folder.path().join("data");
+    let server = server_in(&data);
+    let mut ours = server.client();
+    assert_eq!(ours.show("CONFIG SET tls-replication yes"), "OK");
+    assert_eq!(ours.show(&format!("REPLICAOF 127.0.0.1 {port}")), "OK");
+    wait_for("it trusts nobody", || told(&mut ours, "master_link_fault").contains("whom to trust"));
+    assert_eq!(ours.show(&format!("CONFIG SET tls-ca-cert-file {}", stranger.path())), "OK");
+    wait_for("it trusts another", || told(&mut ours, "master_link_fault").contains("signed by nobody"));
+    assert_eq!(ours.show(&format!("CONFIG SET tls-ca-cert-file {trusted}")), "OK");
+    wait_for("it shows no certificate", || {
+        let fault = told(&mut ours, "master_link_fault");
+        !fault.is_empty() && !fault.contains("signed by nobody")
+    });
+    assert_eq!((told(&mut ours, "master_link_status"), ours.show("DBSIZE")), ("down".into(), "(integer) 0".into()));
+    let set = ["tls-cert-file", &ours_shown.certificate, "tls-key-file", &ours_shown.key];
+    assert_eq!(ours.show(&format!("CONFIG SET {}", set.join(" "))), "OK");
+    wait_until_same(&mut ours, &mut theirs);
+    write(&mut theirs, &mut prng, 300);
+    wait_until_same(&mut ours, &mut theirs);
+
+    // The same from the command line.
+    drop(ours);
+    server.kill();
+    write(&mut theirs, &mut prng, 300);
+    let before = field(&mut theirs, "stats", "sync_full");
+    let files = ["--tls-cert-file", &ours_shown.certificate, "--tls-key-file", &ours_shown.key];
+    let more = ["--cores", "2", "--tls-replication", "yes", "--tls-ca-cert-file", &trusted];
+    let server = Server::start(&ServerOptions::new(&data).extra(&files).extra(&more));
+    let mut ours = server.client();
+    wait_until_same(&mut ours, &mut theirs);
+    assert_eq!(field(&mut theirs, "stats", "sync_full"), before, "it has taken another copy");
+    assert_eq!(told(&mut ours, "master_port"), port);
+    assert_eq!(ours.show("REPLICAOF NO ONE"), "OK");
+    verify(&stock, &server);
+    drop(ours);
+    server.stop();
+}
+
+#[test]
+fn who_follows_lets_no_node_in_until_it_follows_none() {
+    let folder = Folder::new();
+    let data = folder.path().join("data");
+    let cluster_port = free_port().to_string();
+    let options = ServerOptions::new(&data).extra(&["--cores", "2", "--cluster-port", &cluster_port]);
+    let server = Server::start(&options);
+    let mut ours = server.client();
+    let follow = format!("REPLICAOF 127.0.0.1 {}", free_port());
+    assert_eq!(ours.show(&follow), "OK");
+
+    let (port, place) = (free_port().to_string(), format!("127.0.0.1:{cluster_port}"));
+    let options = ServerOptions::new(&folder.path().join("other"));
+    let options = options.extra(&["--cores", "2", "--cluster-port", &port, "--join", &place]);
+    let other = Server::spawn(&options.invited_by([data.as_path()]));
+    server.wait_for_log("this node follows a Redis, and lets no other in until REPLICAOF NO ONE");
+    other.wait_for_log("cannot join yet");
+    assert_eq!((told(&mut ours, "role"), ours.show("SET own 1")), ("slave".to_owned(), READ_ONLY.to_owned()));
+    assert!(!ours.show("INFO cluster").contains("cluster_nodes:2"));
+
+    // It asks again, and its invitation is as good as it was.
+    assert!(ours.show("REPLICAOF NO ONE").contains("nothing of"));
+    wait_for("there are two nodes", || ours.show("INFO cluster").contains("cluster_nodes:2"));
+    let refused = ours.show(&follow);
+    assert!(refused.contains("holdfast migrate start"), "{refused}");
+}
+
+#[test]
+fn a_directory_that_follows_starts_for_no_cluster_and_no_second_site() {
+    let folder = Folder::new();
+    let data = folder.path().join("data");
+    let server = server_in(&data);
+    let (port, nobody) = (free_port(), format!("127.0.0.1:{}", free_port()));
+    assert_eq!(server.client().show(&format!("REPLICAOF 127.0.0.1 {port}")), "OK");
+    server.kill();
+    for word in ["--join", "--follow"] {
+        let options = ServerOptions::new(&data).extra(&["--cores", "2", word, &nobody]);
+        let exit = Server::try_start(&options).err().expect("it should not start");
+        let expected = format!("this server follows 127.0.0.1:{port} by REPLICAOF, and such a server is no member");
+        assert!(!exit.status.success() && exit.log.contains(&expected), "{word}: {}", exit.log);
+        assert!(exit.log.contains("say REPLICAOF NO ONE first"), "{word}: {}", exit.log);
+    }
+    let server = server_in(&data);
+    let mut ours = server.client();
+    assert_eq!((told(&mut ours, "role"), ours.show("SET own 1")), ("slave".to_owned(), READ_ONLY.to_owned()));
+    assert_eq!(told(&mut ours, "master_port"), port.to_string());
+    drop(ours);
+    server.stop();
+}
+
+#[test]
+fn a_redis_that_loads_its_data_is_asked_again() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &[]) else { return };
+    let mut theirs = stock.client();
+    fill(&mut theirs, 1_000);
+    let server = server_in(&folder.path().join("data"));
+    let mut ours = server.client();
+    let loading = Loading::before(&stock);
+    assert_eq!(ours.show(&format!("REPLICAOF 127.0.0.1 {}", loading.port)), "OK");
+    wait_for("INFO is refused", || told(&mut ours, "master_link_fault").contains("INFO is refused: LOADING"));
+    loading.goes_on_to(Loading::ANSWERS_INFO);
+    wait_for("PING is refused", || told(&mut ours, "master_link_fault").contains("refuses PING: LOADING"));
+    assert_eq!((told(&mut ours, "master_link_status"), ours.show("SET own 1")), ("down".into(), READ_ONLY.into()));
+    loading.goes_on_to(Loading::IS_OVER);
+    wait_until_same(&mut ours, &mut theirs);
+    wait_for("there is no fault any more", || told(&mut ours, "master_link_fault").is_empty());
+    assert_eq!(ours.show("REPLICAOF NO ONE"), "OK");
+    verify(&stock, &server);
+    drop(ours);
+    server.stop();
+}
+
+#[test]
+fn a_server_does_not_follow_itself() {
+    let folder = Folder::new();
+    let options = ServerOptions::new(&folder.path().join("data"));
+    let options = options.extra(&["--cores", "2", "--requirepass", "secret"]);
+    let server = Server::start(&options);
+    let mut ours = server.client();
+    assert_eq!(ours.show("AUTH secret"), "OK");
+    // Behind the password it may still be loading.
+    wait_for("it has loaded", || !ours.show("DBSIZE").contains("LOADING"));
+    assert_eq!(ours.show(&format!("REPLICAOF localhost {}", server.port())), "OK");
+    wait_for("it does not let itself in", || told(&mut ours, "master_link_fault").contains("NOAUTH"));
+    assert_eq!(ours.show("CONFIG SET masterauth secret"), "OK");
+    wait_for("it says why", || told(&mut ours, "master_link_fault").contains("is a Holdfast"));
+    assert_eq!((told(&mut ours, "master_link_status"), ours.show("SET own 1")), ("down".into(), READ_ONLY.into()));
+    drop(ours);
+    server.kill();
+    let server = Server::start(&options);
+    let mut ours = server.client();
+    assert_eq!(ours.show("AUTH secret"), "OK");
+    wait_for("it does not let itself in", || told(&mut ours, "master_link_fault").contains("NOAUTH"));
+    assert!(ours.show("REPLICAOF NO ONE").contains("nothing of"));
+    assert_eq!((told(&mut ours, "role"), ours.show("SET own 1")), ("master".to_owned(), "OK".to_owned()));
     drop(ours);
     server.stop();
 }
