@@ -811,7 +811,7 @@ impl CoreWork {
             Action::Changes(request) => self.host.site.tell_changes(*request),
             Action::Migrate(request) => Carrier::take(&self.host, *request),
             Action::Replicate(request) => self.host.replicator.take(&self.host, *request),
-            Action::SourceHeard => self.host.replicator.heard(),
+            Action::SourceHeard { owes } => self.host.replicator.heard(owes),
             Action::AwaitFollowers(request) => self.host.lead.await_followers(*request),
             Action::Tape(tape) if self.host.site.is_on() => self.host.site.hear(*tape),
             Action::Tape(tape) => self.host.lead.hear(*tape),

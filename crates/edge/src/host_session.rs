@@ -131,6 +131,12 @@ impl Inside {
         self.host.replicator.is_heard_within(patience)
     }
 
+    /// True if elements that clients took were on their way to them, or back, as the cores heard that a Redis is
+    /// followed.
+    pub fn owes_elements(&self) -> bool {
+        self.host.replicator.owes()
+    }
+
     /// Answers a client that has said REPLICAOF.
     pub fn answer(&self, request: &ReplicateRequest, answer: Result<&'static str, String>) {
         replicator::answer(&self.host, request, answer);

@@ -29,6 +29,8 @@ struct Shared {
     heard_count: u64,
     /// A Redis is followed.
     follows: bool,
+    /// As it began, a core had elements that clients took and may not get.
+    owes: bool,
 }
 
 impl Replicator {
@@ -52,9 +54,12 @@ impl Replicator {
         }
     }
 
-    /// A core has heard what it was told.
-    pub fn heard(&self) {
-        self.lock().heard_count += 1;
+    /// A core has heard what it was told, and owes its clients elements that would have to go back, or does not.
+    pub fn heard(&self, owes: bool) {
+        let mut shared = self.lock();
+        shared.heard_count += 1;
+        shared.owes |= owes;
+        drop(shared);
         self.changed.notify_all();
     }
 
@@ -63,11 +68,17 @@ impl Replicator {
         let source = source.map(Arc::new);
         // Cores are told in the same order by all who tell them.
         let mut shared = self.lock();
+        shared.owes &= shared.follows;
         shared.follows = source.is_some();
         for desk in &host.desks {
             shared.told_count += 1;
             desk.mailbox.post(Mail::Event(Event::Source(source.clone())));
         }
+    }
+
+    /// True if, as it began, a core had elements that clients took and may not get. To be asked when all have heard.
+    pub fn owes(&self) -> bool {
+        self.lock().owes
     }
 
     /// True while a Redis is followed.

@@ -788,7 +788,9 @@ impl Core {
                 self.end_waiting(id, WaitEnd::Follows, actions);
             }
         }
-        actions.push(Action::SourceHeard);
+        // What was taken for a client, and may have to go back, would be refused from now on.
+        let owes = begins && !(self.waits.deliveries.is_empty() && self.waits.orphans.is_empty());
+        actions.push(Action::SourceHeard { owes });
     }
 
     /// Number of sessions that wait for data, or for the end of CLIENT PAUSE.

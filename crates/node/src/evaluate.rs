@@ -353,24 +353,25 @@ impl Core {
         Ok(Invocation { code, key_count, is_read_only, user })
     }
 
+    /// What a script says of itself, if it is known and says something. None for a request without the script's name.
+    fn flags_said(&self, naming: Naming, args: Args<'_>) -> Option<Flags> {
+        let name = args.get(1)?;
+        let code = match naming {
+            Naming::Text => Script::parse(name).ok().map(Code::Script),
+            Naming::Digest => self.context.scripting.cache.named(name).map(Code::Script),
+            Naming::Function => self.function(name).ok(),
+        };
+        code.and_then(|code| code.flags())
+    }
+
     /// False for a script that says of itself that it writes nothing.
     pub(crate) fn script_may_write(&self, naming: Naming, args: Args<'_>) -> bool {
-        let code = match naming {
-            Naming::Text => Script::parse(args.at(1)).ok().map(Code::Script),
-            Naming::Digest => self.context.scripting.cache.named(args.at(1)).map(Code::Script),
-            Naming::Function => self.function(args.at(1)).ok(),
-        };
-        code.and_then(|code| code.flags()).is_none_or(|flags| !flags.has(Flags::NO_WRITES))
+        self.flags_said(naming, args).is_none_or(|flags| !flags.has(Flags::NO_WRITES))
     }
 
     /// True for a script that says of itself what it does, and not that it writes nothing.
     pub(crate) fn script_says_it_writes(&self, naming: Naming, args: Args<'_>) -> bool {
-        let code = match naming {
-            Naming::Text => Script::parse(args.at(1)).ok().map(Code::Script),
-            Naming::Digest => self.context.scripting.cache.named(args.at(1)).map(Code::Script),
-            Naming::Function => self.function(args.at(1)).ok(),
-        };
-        code.and_then(|code| code.flags()).is_some_and(|flags| !flags.has(Flags::NO_WRITES))
+        self.flags_said(naming, args).is_some_and(|flags| !flags.has(Flags::NO_WRITES))
     }
 
     /// The script of a text; one that is new is made known to all cores.

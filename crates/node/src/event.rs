@@ -471,7 +471,10 @@ pub enum Action {
     /// Follow a Redis, or none any more; [`Event::Migrated`] follows.
     Replicate(Box<ReplicateRequest>),
     /// An [`Event::Source`] has taken effect on this core.
-    SourceHeard,
+    SourceHeard {
+        /// Elements that clients took are on their way to them, or back.
+        owes: bool,
+    },
     /// Wait until replicas of other kinds have something; [`Event::FollowersHeard`] follows.
     AwaitFollowers(Box<FollowersRequest>),
     /// What a group has done. Comes before the replies to the one who asked for it.

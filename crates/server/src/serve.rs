@@ -165,12 +165,13 @@ pub fn run(words: &[String]) -> Result<(), String> {
     options.source = crate::migrate::replica::source_of(&options.data_directory)
         .map_err(|why| format!("{why:#}"))
         .inspect_err(|why| edge::log_failure(&options.settings, why))?;
-    if let Some(source) = &options.source
-        && (!options.cluster.join.is_empty() || !options.settings.get("follow").is_empty())
-    {
+    let settings = &options.settings;
+    let is_of_several = !options.cluster.join.is_empty() || settings.cluster_enabled;
+    let has_sites = !settings.get("follow").is_empty() || settings.keeps_site_backlog;
+    if let Some(source) = options.source.as_ref().filter(|_| is_of_several || has_sites) {
         return Err(format!(
-            "this server follows {}:{} by REPLICAOF, and such a server is no member of a cluster or second site: start \
-             it without --join and --follow, and say REPLICAOF NO ONE first",
+            "this server follows {}:{} by REPLICAOF, and such a server is no member of a cluster and has no second site: \
+             start it without --join, --cluster-enabled, --follow and --site-backlog-size, and say REPLICAOF NO ONE first",
             source.host, source.port
         ));
     }

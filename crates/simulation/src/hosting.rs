@@ -516,7 +516,7 @@ impl Universe {
             | Action::Changes(_)
             | Action::Migrate(_)
             | Action::Replicate(_)
-            | Action::SourceHeard => {
+            | Action::SourceHeard { .. } => {
                 unreachable!("no universe has other servers, or keeps what changes")
             }
             Action::Tape(tape) => {

@@ -27,15 +27,16 @@ impl Core {
         if !session.is_authenticated && !known.has(Flag::NoAuth) && !self.is_known_to(id) {
             return Err(Refusal::NO_AUTH);
         }
+        // Whether a request writes is read from its words: they must be there.
+        if !known.accepts(args.len()) {
+            return Err(Refusal::wrong_arity(&full_name(known, container_of(known, args))));
+        }
         let is_read_only = self.context.settings.is_site_read_only && !session.options.writes_for_site;
         if is_read_only && self.changes_data(known, args) {
             return Err(Refusal::new(READ_ONLY));
         }
         if self.may_not_write_beside_source(id) && self.is_write_beside_source(known, args) {
             return Err(Refusal::new(READ_ONLY));
-        }
-        if !known.accepts(args.len()) {
-            return Err(Refusal::wrong_arity(&full_name(known, container_of(known, args))));
         }
         if session.multi.is_some()
             && known.has(Flag::NoMulti)

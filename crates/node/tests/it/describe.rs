@@ -72,6 +72,8 @@ const DIFFERENT: &[(&str, &str, &str)] = &[
     ("zrank", "arity", "7.2: WITHSCORE"),
     ("zrevrank", "arity", "as above"),
     ("migrate", "flags", "neither in a transaction nor in a script: it waits for another server"),
+    ("replicaof", "flags", "not in a transaction: it waits for another thread"),
+    ("slaveof", "flags", "as above"),
     ("blmove", "flags", "7.2: scripts may ask, and do not wait"),
     ("blpop", "flags", "as above"),
     ("brpop", "flags", "as above"),

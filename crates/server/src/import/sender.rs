@@ -43,6 +43,8 @@ pub struct Sender<'a> {
     batch_sent: Vec<Sent>,
     /// Batches with replies that have not been read.
     ahead: VecDeque<Vec<Sent>>,
+    /// Of the batch that is being heard: replies that have not been read.
+    unread: usize,
     acknowledged: u64,
     /// The item that begins a key while the key's parts are being sent.
     first_item: u64,
@@ -60,6 +62,7 @@ impl<'a> Sender<'a> {
             batch: Vec::new(),
             batch_sent: Vec::new(),
             ahead: VecDeque::new(),
+            unread: 0,
             acknowledged: 0,
             first_item: 0,
             is_in_log: false,
@@ -216,6 +219,17 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
+    /// Sends nothing more, and waits until all that was sent has been answered, or nothing comes any more: what is on
+    /// its way would be written after whatever comes next.
+    pub fn abandon(&mut self) {
+        let replies = self.unread + self.ahead.drain(..).map(|batch| batch.len()).sum::<usize>();
+        for _ in 0..replies {
+            if self.connection.receive().is_err() {
+                return;
+            }
+        }
+    }
+
     fn flush(&mut self) -> Result<()> {
         self.connection.send(&self.batch).context("the server has hung up, or takes nothing")?;
         self.batch.clear();
@@ -227,8 +241,10 @@ impl<'a> Sender<'a> {
     /// Reads the replies to the oldest batch.
     fn hear(&mut self) -> Result<()> {
         let Some(batch) = self.ahead.pop_front() else { return Ok(()) };
+        self.unread = batch.len();
         for sent in batch {
             let reply = self.connection.receive().context("the server has hung up, or does not answer")?;
+            self.unread -= 1;
             let about = String::from_utf8_lossy(&sent.about);
             let refused = |why: &Frame| {
                 let shown = format!("{about}, before byte {}: the server refuses it: {why}", sent.place);

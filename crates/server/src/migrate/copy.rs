@@ -50,9 +50,24 @@ impl Copy<'_> {
         figures: &Figures,
         wants: &mut dyn FnMut(&Event) -> bool,
     ) -> Result<Loaded> {
-        let begun = Instant::now();
         let mut connection = target.connect()?;
         let mut sender = Sender::new(&mut connection, false);
+        let loaded = self.load_by(&mut sender, target, copy, figures, wants);
+        if !matches!(loaded, Ok(Loaded::Whole)) {
+            sender.abandon();
+        }
+        loaded
+    }
+
+    fn load_by(
+        &self,
+        sender: &mut Sender<'_>,
+        target: &mut Target<'_>,
+        copy: SpoolReader,
+        figures: &Figures,
+        wants: &mut dyn FnMut(&Event) -> bool,
+    ) -> Result<Loaded> {
+        let begun = Instant::now();
         let mut source = Source::new(copy);
         let (mut number, mut keys, mut skipped) = (0, 0_u64, 0_u64);
         let mut reported = Instant::now();

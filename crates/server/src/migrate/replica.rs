@@ -9,13 +9,14 @@
 //!
 //! | file | record | what a server that starts does |
 //! | --- | --- | --- |
-//! | none | none, or of `migrate start` | nothing |
-//! | none | of REPLICAOF | removes the record: it was told to follow none |
+//! | none | none, or any | nothing: a record is that of `migrate start`, or has come with a backup |
 //! | there | none, and no keys | begins the copy |
 //! | there | none, and keys | removes the file: a tool has ended it, or given a part of a copy up |
 //! | there | loading | begins the copy again: what there is are parts of it |
 //! | there | following | continues the stream |
-//! | there, `partial` | loading | nothing: it was told to follow none before the copy was whole |
+//! | there | failed | says why it cannot |
+//! | there, `partial` | loading, failed | nothing: it was told to follow none, and what there is is not whole |
+//! | there, `partial` | none | nothing, until it is told once more to follow none: a tool had begun to end it |
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -37,7 +38,7 @@ use super::follow::{Plan, Standing, Tone, writer_name};
 use super::source::{Address, Line, ask, info_field};
 use super::target::{Phase, Record, TargetArguments, passes, read_record};
 use super::{cutover, is_over};
-use crate::cluster::door::place_of;
+use crate::cluster::door::{ask_status, list, place_of};
 use crate::connection::Connection;
 use crate::import::ensure_empty;
 
@@ -116,7 +117,8 @@ impl Mark {
     fn remove(directory: &Path) -> Result<()> {
         let path = directory.join(MARK);
         match fs::remove_file(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            // It may be gone and not be so on disk.
+            Err(error) if error.kind() == ErrorKind::NotFound => File::open(directory).and_then(|it| it.sync_all()),
             removed => removed.and_then(|()| File::open(directory)?.sync_all()),
         }
         .with_context(|| format!("{} cannot be removed", path.display()))
@@ -292,13 +294,10 @@ impl Replica {
 
     /// Does what the table at the top says.
     fn go_on(&mut self) -> Result<()> {
+        let Some(following) = &self.following else { return Ok(()) };
         let mut connection = self.connect()?;
         let record = read_record(&mut connection)?;
         let own = record.as_ref().filter(|record| record.writer.starts_with(WRITER));
-        let Some(following) = &self.following else {
-            // A server in the state of another one does not follow for it, either.
-            return if own.is_some() { self.let_write(&mut connection) } else { Ok(()) };
-        };
         if own.is_none() && !is_empty(&mut connection)? {
             self.inside.notice(&format!("follows {} no longer: a tool has ended it", following.mark.place()));
             return self.let_write(&mut connection);
@@ -336,11 +335,12 @@ impl Replica {
         Ok(())
     }
 
-    /// Follows none any more, with what there is. The file goes first: it says whether clients may write.
+    /// Follows none any more, with what there is. The file goes last: a server that starts in between finds no record,
+    /// and does the rest.
     fn let_write(&mut self, connection: &mut Connection) -> Result<()> {
-        Mark::remove(&self.directory)?;
         cutover::fence_by_record(connection)?;
         cutover::open(connection)?;
+        Mark::remove(&self.directory)?;
         self.following = None;
         self.tell_none()
     }
@@ -383,7 +383,11 @@ impl Replica {
                 return Ok("OK Already connected to specified master");
             }
             following.stop();
-            mark.write(&self.directory)?;
+            if let Err(why) = mark.write(&self.directory) {
+                let before = following.mark.clone();
+                self.start(before)?;
+                return Err(why);
+            }
             self.inside.notice(&format!("follows {} as a client has asked, instead", mark.place()));
             self.start(mark)?;
             return Ok("OK");
@@ -393,7 +397,8 @@ impl Replica {
         // From here on nothing of a client is taken, and so what is looked at stays as it is.
         self.inside.tell_source(Some(mark.figures()));
         if let Err(why) = self.begin(&mark) {
-            self.tell_none()?;
+            // A core that does not turn hears it when it does.
+            self.inside.tell_source(None);
             return Err(why);
         }
         self.inside.notice(&format!("follows {} as a client has asked: clients may not write", mark.place()));
@@ -402,6 +407,12 @@ impl Replica {
 
     fn begin(&mut self, mark: &Mark) -> Result<()> {
         ensure!(self.inside.is_source_heard_within(CORE_PATIENCE), "a core of this server does not turn");
+        ensure!(
+            !self.inside.owes_elements(),
+            "elements that a client took are on their way to it, or back into their list: try again"
+        );
+        // Another node may have been let in before all had heard.
+        ensure!(is_alone(self.connect()?)?, "this node is a member of a cluster now: use `holdfast migrate start`");
         let mut connection = self.connect()?;
         // A change of everything, which changes nothing: what was taken before is done when it is.
         ask(&mut connection, &["SWAPDB", "0", "0"])?;
@@ -418,11 +429,25 @@ impl Replica {
         self.wait_until_looked()?;
         let Some(following) = &mut self.following else { return Ok(()) };
         following.stop();
+        let left = self.leave();
+        if let Err(why) = &left
+            && let Some(following) = &mut self.following
+            && following.fault.is_empty()
+        {
+            following.fault = format!("{why:#}");
+        }
+        left
+    }
+
+    /// What is left to do when the thread that followed has ended.
+    fn leave(&mut self) -> Result<()> {
+        let Some(following) = &mut self.following else { return Ok(()) };
         let mark = following.mark.clone();
         let place = mark.place();
         let mut connection = self.connect()?;
         let record = read_record(&mut connection)?;
-        if record.as_ref().is_some_and(is_whole) || mark.is_partial && record.is_none() {
+        let failure = record.as_ref().filter(|record| record.phase == Phase::Failed).map(|record| record.error.clone());
+        if record.as_ref().is_some_and(is_whole) && failure.is_none() || mark.is_partial && record.is_none() {
             self.let_write(&mut connection)?;
             self.inside.notice(&format!("follows {place} no longer, as a client has asked"));
             return Ok(());
@@ -438,6 +463,12 @@ impl Replica {
             following.fault = CAME_TOO_EARLY.to_owned();
         }
         self.inside.warning(&format!("follows {place} no longer, and its copy is not whole: clients may not write"));
+        if let Some(failure) = failure {
+            bail!(
+                "something that {place} sent could not be carried out ({failure}): this server follows none now, and keeps \
+                 what has come, which clients may read; `holdfast migrate stop` lets them write to it"
+            );
+        }
         bail!(
             "the copy of {place} is not whole: this server follows none now, and keeps what has come, which clients may \
              read; REPLICAOF {} {} begins the copy again, and `holdfast migrate stop` lets clients write to this part",
@@ -456,6 +487,13 @@ fn ensure_new(connection: &mut Connection) -> Result<()> {
         "REPLICAOF is for a server that holds nothing: empty it (FLUSHALL, FUNCTION FLUSH), or use `holdfast migrate` \
          with another one",
     )
+}
+
+/// True if this node is no member of a cluster with others.
+fn is_alone(mut connection: Connection) -> Result<bool> {
+    // With names for what is answered.
+    ask(&mut connection, &["HELLO", "3"])?;
+    Ok(list(&ask_status(&mut connection)?, "nodes").len() < 2)
 }
 
 /// True if all of the copy has come.

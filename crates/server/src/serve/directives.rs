@@ -257,7 +257,11 @@ pub static DIRECTIVES: &[Directive] = &[
     without("syslog-facility", &[], "the log goes to the standard output, where journald takes it, or to `logfile`"),
     without("syslog-ident", &[], "the log goes to the standard output, where journald takes it, or to `logfile`"),
     without("tls-dh-params-file", &[], "keys are agreed on over elliptic curves"),
-    without("tls-replication", &[], "what travels between nodes is encrypted unless `tls-cluster no` says otherwise"),
+    told(
+        "tls-replication",
+        &[],
+        "for the Redis that is followed by REPLICAOF; between nodes all is encrypted unless `tls-cluster no` says otherwise",
+    ),
     without("tls-session-cache-timeout", &[], "the number of kept sessions is limited, not their age"),
     refused(
         "unixsocketgroup",
