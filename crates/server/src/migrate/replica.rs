@@ -148,7 +148,12 @@ pub fn run(inside: Inside, directory: &Path, wishes: &Receiver<ReplicateRequest>
     let mut replica = Replica { inside, directory: directory.to_owned(), has_looked: false, following: None };
     replica.following = mark.map(Following::of);
     loop {
-        match wishes.recv_timeout(LOOK_INTERVAL) {
+        // One that follows none has nothing to look at.
+        let wish = match replica.following {
+            Some(_) => wishes.recv_timeout(LOOK_INTERVAL),
+            None => wishes.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match wish {
             Ok(wish) => {
                 let answer = match &wish.source {
                     Some((host, port)) => replica.follow(host, *port),
@@ -447,12 +452,15 @@ impl Replica {
         let mut connection = self.connect()?;
         let record = read_record(&mut connection)?;
         let failure = record.as_ref().filter(|record| record.phase == Phase::Failed).map(|record| record.error.clone());
-        if record.as_ref().is_some_and(is_whole) && failure.is_none() || mark.is_partial && record.is_none() {
+        let is_empty = is_empty(&mut connection)?;
+        // Without its record a copy was ended before: by a tool, or by an attempt of this that broke off.
+        let is_ended = record.is_none() && (mark.is_partial || !is_empty);
+        if is_ended || record.as_ref().is_some_and(is_whole) && failure.is_none() {
             self.let_write(&mut connection)?;
             self.inside.notice(&format!("follows {place} no longer, as a client has asked"));
             return Ok(());
         }
-        if is_empty(&mut connection)? {
+        if is_empty {
             self.let_write(&mut connection)?;
             self.inside.notice(&format!("follows {place} no longer, and has copied nothing of it"));
             bail!("nothing of {place} has been copied: this server follows none now, is empty, and takes writes");
