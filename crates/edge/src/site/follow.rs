@@ -449,7 +449,8 @@ impl Own {
     fn must_be_empty(&mut self) -> Result<(), End> {
         let told = self.ask(&["CONFIG", "GET", "databases"])?;
         let count = told.elements().and_then(|words| words.get(1)?.as_bytes()).map(String::from_utf8_lossy);
-        let count: u32 = count.and_then(|count| count.parse().ok()).unwrap_or(1);
+        let count: Option<u32> = count.and_then(|count| count.parse().ok());
+        let count = count.ok_or_else(|| End::Here("this node does not say how many databases it has".to_owned()))?;
         for database in 0..count {
             self.ask(&["SELECT", &database.to_string()])?;
             if !matches!(self.ask(&["DBSIZE"])?, Reply::Integer(0)) {
