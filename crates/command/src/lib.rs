@@ -3,6 +3,7 @@
 //! A command is declared once, as a [`Command`] record beside its handler; `COMMAND`, routing, access control, the
 //! manual and the generators of the tests are derived from the records.
 
+pub mod history;
 mod index;
 pub mod level;
 mod refusal;

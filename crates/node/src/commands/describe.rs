@@ -1,7 +1,7 @@
 //! COMMAND: the records of all commands, as clients read them.
 
 use command::syntax::{Argument, ArgumentKind};
-use command::{Access, Begin, Command, Find, Flag, Group, KeySpec, Refusal};
+use command::{Access, Begin, Command, Find, Flag, Group, KeySpec, Refusal, history};
 use resp::{Args, Writer};
 
 use crate::acl::used_notes;
@@ -460,10 +460,16 @@ fn write_docs<B>(
     on_data: &[keyspace::DataCommand],
     writer: &mut Writer,
 ) {
-    writer.bulk(full_name(command.name, container).as_bytes());
+    let name = full_name(command.name, container);
+    writer.bulk(name.as_bytes());
     let has_subcommands = !command.subcommands.is_empty();
     let arguments = command::syntax::arguments(command.syntax);
-    writer.map(4 + usize::from(has_subcommands) + usize::from(!arguments.is_empty()));
+    let (changes, superseded) = (history::history(&name), history::superseded(&name));
+    let flags = [(history::is_internal(&name), "syscmd"), (superseded.is_some(), "deprecated")];
+    let flags: Vec<_> = flags.iter().filter(|(is_so, _)| *is_so).map(|(_, flag)| *flag).collect();
+    let parts = [!flags.is_empty(), !changes.is_empty(), !arguments.is_empty(), has_subcommands];
+    let part_count: usize = parts.map(usize::from).iter().sum();
+    writer.map(4 + part_count + if superseded.is_some() { 2 } else { 0 });
     for (name, value) in [
         ("summary", command.summary.trim_end_matches('.')),
         ("since", command.since),
@@ -472,6 +478,26 @@ fn write_docs<B>(
     ] {
         writer.bulk(name.as_bytes());
         writer.bulk(value.as_bytes());
+    }
+    if !flags.is_empty() {
+        writer.bulk(b"doc_flags");
+        writer.set(flags.len());
+        flags.iter().for_each(|flag| writer.simple(flag));
+    }
+    if let Some((since, instead)) = superseded {
+        for (name, value) in [("deprecated_since", since), ("replaced_by", instead)] {
+            writer.bulk(name.as_bytes());
+            writer.bulk(value.as_bytes());
+        }
+    }
+    if !changes.is_empty() {
+        writer.bulk(b"history");
+        writer.set(changes.len());
+        for (since, change) in changes {
+            writer.array(2);
+            writer.bulk(since.as_bytes());
+            writer.bulk(change.as_bytes());
+        }
     }
     if !arguments.is_empty() {
         writer.bulk(b"arguments");
