@@ -129,6 +129,11 @@ impl<'a> View<'a> {
         Self { counts: true, ..self }
     }
 
+    /// The level of the group that this is the data of.
+    pub(crate) fn level(&self) -> Level {
+        self.keyspace.level()
+    }
+
     /// The same for what is nobody's reading.
     pub(crate) fn aside(self) -> Self {
         Self { counts: false, ..self }

@@ -12,6 +12,7 @@ pub(crate) mod idempotence;
 use std::fmt;
 
 use command::Refusal;
+use stdx::Level;
 
 pub use id::Id;
 
@@ -544,19 +545,34 @@ impl Stream {
         }
     }
 
-    /// What a group's count of entries becomes when it has read one more, that with this id.
-    pub(crate) fn read_after(&self, read: Option<u64>, id: Id) -> Option<u64> {
+    /// What a group's count of entries becomes when it has read one more, that with this id, behind another.
+    pub(crate) fn read_after(&self, read: Option<u64>, last: Id, id: Id, level: Level) -> Option<u64> {
+        let is_next = if level == Level::FIRST {
+            !self.has_gap(id)
+        } else {
+            // What was trimmed behind the entry read last was not read.
+            last >= self.first && !self.has_gap(last)
+        };
         match read {
-            Some(read) if !self.has_gap(id) => Some(read.saturating_add(1)),
+            Some(read) if is_next => Some(read.saturating_add(1)),
             _ if self.added > 0 => self.added_up_to(id),
             _ => read,
         }
     }
 
-    /// How many entries a group has not read, if that can be told.
-    pub(crate) fn lag(&self, group: &Group) -> Option<i64> {
+    /// How many entries a group has not read, if that can be told. At level 1 as Redis 7.0 told it.
+    pub(crate) fn lag(&self, group: &Group, level: Level) -> Option<i64> {
         if self.added == 0 {
             return Some(0);
+        }
+        if level > Level::FIRST {
+            if self.len == 0 {
+                return Some(0);
+            }
+            // It has all that is there before it, and none of that has been deleted by itself.
+            if group.last < self.first && self.deleted_max < self.first {
+                return Some(self.len as i64);
+            }
         }
         let read = match group.read {
             Some(read) if !self.has_gap(group.last) => Some(read),

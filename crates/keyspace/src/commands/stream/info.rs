@@ -2,6 +2,7 @@
 
 use command::{Access, Flag, Refusal, Span};
 use resp::{Args, Writer};
+use stdx::Level;
 
 use super::group::key_of_subcommand;
 use super::{ON_STREAM, no_group_of_key, subcommand_syntax, write_entries, write_entry, write_id};
@@ -145,7 +146,8 @@ fn stream(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Re
             write_entries(writer, stream, (Id::MIN, Id::MAX), Direction::Up, count);
             writer.bulk(b"groups");
             writer.array(stream.groups().len());
-            stream.groups().iter().for_each(|group| write_group_in_full(writer, stream, group, count));
+            let level = view.level();
+            stream.groups().iter().for_each(|group| write_group_in_full(writer, stream, group, count, level));
         }
     }
     Ok(())
@@ -162,9 +164,9 @@ fn id(writer: &mut Writer, name: &str, id: Id) {
 }
 
 /// How far a group has come.
-fn write_progress(writer: &mut Writer, stream: &Stream, group: &Group) {
+fn write_progress(writer: &mut Writer, stream: &Stream, group: &Group, level: Level) {
     id(writer, "last-delivered-id", group.last);
-    for (name, number) in [("entries-read", group.read.map(|read| read as i64)), ("lag", stream.lag(group))] {
+    for (name, number) in [("entries-read", group.read.map(|read| read as i64)), ("lag", stream.lag(group, level))] {
         writer.bulk(name.as_bytes());
         match number {
             Some(number) => writer.integer(number),
@@ -173,11 +175,11 @@ fn write_progress(writer: &mut Writer, stream: &Stream, group: &Group) {
     }
 }
 
-fn write_group_in_full(writer: &mut Writer, stream: &Stream, group: &Group, count: usize) {
+fn write_group_in_full(writer: &mut Writer, stream: &Stream, group: &Group, count: usize, level: Level) {
     writer.map(8);
     writer.bulk(b"name");
     writer.bulk(&group.name);
-    write_progress(writer, stream, group);
+    write_progress(writer, stream, group, level);
     number(writer, "pel-count", group.pending.len() as u64);
     number(writer, "nacked-count", group.released_count() as u64);
     writer.bulk(b"pending");
@@ -240,7 +242,7 @@ fn groups(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Re
         writer.bulk(&group.name);
         number(writer, "consumers", group.consumers.len() as u64);
         number(writer, "pending", group.pending.len() as u64);
-        write_progress(writer, stream, group);
+        write_progress(writer, stream, group, view.level());
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use command::{Access, Begin, Find, Flag, KeySpec, Refusal};
 use resp::{Args, Protocol, Writer};
+use stdx::Level;
 
 use super::{ON_STREAM, strict_id, write_entries, write_entry, write_entry_parts, write_id};
 use crate::collection::stream::block::Entry;
@@ -264,7 +265,7 @@ impl<'a> Reading<'a> {
         let mut count = 0;
         let mut room = self.room();
         for &(key, since) in &self.streams {
-            let now = edit.moment().unix.0;
+            let (now, level) = (edit.moment().unix.0, edit.view().level());
             let (is_served, is_new) = edit.modify_stream(key, |stream| {
                 let group = stream.as_ref().group(as_consumer.group);
                 let Some(group) = group else { return (false, false) };
@@ -306,7 +307,8 @@ impl<'a> Reading<'a> {
                 match since {
                     Since::New => {
                         let shows_pending = self.idle_ms_min.is_some();
-                        give_new(stream, as_consumer, &idle, shows_pending, most, now, &mut answers);
+                        let giving = Giving { count: most, shows_pending, now, level };
+                        give_new(stream, as_consumer, &idle, giving, &mut answers);
                     }
                     Since::After(id) => give_again(stream, as_consumer, id, most, now, &mut answers),
                 }
@@ -424,16 +426,21 @@ fn write_given(writer: &mut Writer, entry: &Entry<'_>, pending: Option<(i64, i64
     writer.integer(count);
 }
 
-/// Idle entries, which then belong to this consumer, and what nobody has been given yet.
-fn give_new(
-    stream: &mut Stream,
-    to: AsConsumer<'_>,
-    idle: &[Pending],
-    shows_pending: bool,
+/// How entries are given out.
+#[derive(Clone, Copy)]
+struct Giving {
+    /// So many at most.
     count: usize,
+    /// With how long ago each was given out, and how often.
+    shows_pending: bool,
     now: i64,
-    writer: &mut Writer,
-) {
+    /// Of the group that logs the request.
+    level: Level,
+}
+
+/// Idle entries, which then belong to this consumer, and what nobody has been given yet.
+fn give_new(stream: &mut Stream, to: AsConsumer<'_>, idle: &[Pending], giving: Giving, writer: &mut Writer) {
+    let Giving { count, shows_pending, now, level } = giving;
     let Some(group) = stream.group(to.group) else { return };
     let (mut last, mut read) = (group.last, group.read);
     let start = last.next();
@@ -447,7 +454,7 @@ fn give_new(
     if let Some(start) = start {
         stream.visit(start, Id::MAX, Direction::Up, found, |entry| {
             write_given(writer, &entry, shows_pending.then_some((0, 0)));
-            read = stream.read_after(read, entry.id);
+            read = stream.read_after(read, last, entry.id, level);
             last = entry.id;
             if !to.is_acknowledged {
                 ids.push(entry.id);
