@@ -34,8 +34,8 @@ pub struct User {
     pub is_on: bool,
     /// It needs no password: any will do.
     pub is_open: bool,
-    /// Whether RESTORE checks its payloads for this user, if that has been said. They are always checked here.
-    sanitizes: Option<bool>,
+    /// Whether RESTORE is to check its payloads for this user. They are always checked here.
+    sanitizes: bool,
     /// SHA-256 digests in hexadecimal.
     passwords: Vec<String>,
     /// The first one is the root selector, which rules outside parentheses concern.
@@ -51,7 +51,7 @@ impl User {
             name: name.to_vec(),
             is_on: false,
             is_open: false,
-            sanitizes: None,
+            sanitizes: true,
             passwords: Vec::new(),
             selectors: vec![Selector::new(all_channels)],
             is_unrestricted: false,
@@ -98,7 +98,7 @@ impl User {
     pub fn flags(&self) -> Vec<&'static str> {
         let mut flags = vec![if self.is_on { "on" } else { "off" }];
         flags.extend(self.is_open.then_some("nopass"));
-        flags.extend(self.sanitizes.map(|is_so| if is_so { "sanitize-payload" } else { "skip-sanitize-payload" }));
+        flags.push(if self.sanitizes { "sanitize-payload" } else { "skip-sanitize-payload" });
         flags
     }
 

@@ -81,8 +81,8 @@ impl User {
             b"" => {}
             b"on" => self.is_on = true,
             b"off" => self.is_on = false,
-            b"sanitize-payload" => self.sanitizes = Some(true),
-            b"skip-sanitize-payload" => self.sanitizes = Some(false),
+            b"sanitize-payload" => self.sanitizes = true,
+            b"skip-sanitize-payload" => self.sanitizes = false,
             b"nopass" => {
                 self.is_open = true;
                 self.passwords.clear();
@@ -94,7 +94,7 @@ impl User {
             b"clearselectors" => self.selectors.truncate(1),
             b"reset" => {
                 let name = std::mem::take(&mut self.name);
-                *self = Self { sanitizes: Some(true), ..Self::new(&name, all_channels) };
+                *self = Self::new(&name, all_channels);
             }
             _ => self.apply_other(rule, all_channels)?,
         }

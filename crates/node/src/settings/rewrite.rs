@@ -193,11 +193,14 @@ mod tests {
         users.require("hush");
         users.set(b"alice", &[b"on", b">secret", b"~a*", b"+get", b"(~b", b"+set)"], false).expect("rules");
         let written = rewritten("user bob on\n# behind\nuser carol on\n", &settings, Some(&users));
-        assert!(written.starts_with("user alice on #") && written.contains("\n# behind\n"), "{written}");
+        assert!(
+            written.starts_with("user alice on sanitize-payload #") && written.contains("\n# behind\n"),
+            "{written}"
+        );
         assert!(!written.contains("bob") && !written.contains("secret") && !written.contains("default"), "{written}");
         let kept = rewritten("user bob on\n", &settings, None);
         assert!(kept.starts_with("user bob on\n"), "users that have a file of their own are not written here: {kept}");
         users.set(DEFAULT, &[b"-flushall"], false).expect("rules");
-        assert!(rewritten("", &settings, Some(&users)).contains("user default on #"));
+        assert!(rewritten("", &settings, Some(&users)).contains("user default on sanitize-payload #"));
     }
 }

@@ -33,7 +33,7 @@ fn a_connection_begins_as_the_default_user_who_may_do_everything() {
     everywhere(|host| {
         let client = host.connect(0);
         assert_eq!(host.run(client, "ACL WHOAMI"), "$7 default");
-        assert_eq!(host.run(client, "ACL LIST"), "*1 $34 user default on nopass ~* &* +@all");
+        assert_eq!(host.run(client, "ACL LIST"), "*1 $51 user default on nopass sanitize-payload ~* &* +@all");
         assert_eq!(host.run(client, "ACL USERS"), "*1 $7 default");
         assert!(host.run(client, "CLIENT INFO").contains(" user=default "));
     });
@@ -395,7 +395,9 @@ fn requirepass_is_the_password_of_the_default_user() {
         assert_eq!(host.run(late, "AUTH sesame"), "+OK");
         let list = host.run(admin, "ACL LIST");
         assert!(
-            list.contains("user default on #d0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d272"),
+            list.contains(
+                "user default on sanitize-payload #d0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d272"
+            ),
             "{list}"
         );
         host.run(admin, "CONFIG SET requirepass \"\"");

@@ -177,7 +177,10 @@ fn a_file_is_written_anew_with_what_holds_and_keeps_what_its_author_wrote() {
     }
     let written = fs::read_to_string(&file).expect("the file");
     assert!(written.starts_with("# of mine\ntimeout 7\n\nmaxmemory 5242880\n"), "{written}");
-    assert!(written.contains("\nslowlog-max-len 9\n") && written.contains("\nuser alice on #"), "{written}");
+    assert!(
+        written.contains("\nslowlog-max-len 9\n") && written.contains("\nuser alice on sanitize-payload #"),
+        "{written}"
+    );
     assert!(!written.contains("wonder") && !written.contains("\ncores "), "{written}");
     assert_eq!(fs::read_dir(&place).expect("the folder").count(), 1);
     server.kill();

@@ -25,7 +25,10 @@ fn a_file_of_users_is_saved_loaded_and_read_at_the_start() {
     assert_eq!(admin.show("ACL SETUSER bob on >builder +get ~b*"), "OK");
     assert_eq!(admin.show("ACL SAVE"), "OK");
     let saved = fs::read_to_string(&file).expect("the file");
-    assert!(saved.starts_with("user alice on #") && saved.contains("\nuser bob on #"), "{saved}");
+    assert!(
+        saved.starts_with("user alice on sanitize-payload #") && saved.contains("\nuser bob on sanitize-payload #"),
+        "{saved}"
+    );
     assert!(!saved.contains("builder"), "{saved}");
     let left: Vec<_> =
         fs::read_dir(folder.path()).expect("the folder").map(|entry| entry.expect("one").file_name()).collect();
