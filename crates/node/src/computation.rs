@@ -20,7 +20,7 @@ use crate::entry::{self, Effect, put_words};
 use crate::event::GroupId;
 use crate::group::run_one;
 use crate::limits::{CALLS_PER_PART, Slicing};
-use crate::scripts::{Asides, Invocation, Permitted, check_call, log_action, permit};
+use crate::scripts::{Asides, Invocation, Permitted, check_call, elapsed_us, log_action, permit};
 use crate::slots::SlotMap;
 use crate::transaction::{TransactionId, Work, database_effects_of};
 
@@ -533,7 +533,8 @@ impl Host for ScratchHost<'_> {
             self.asides.calls.push(words);
         }
         let start = reply.len();
-        if permitted.answer(args, &mut self.database, self.computation.moment, self.asides, reply) {
+        let (moment, elapsed_us) = (self.computation.moment, elapsed_us(self.ticks, self.calls));
+        if permitted.answer(args, &mut self.database, moment, elapsed_us, self.asides, reply) {
             self.asides.tally.note(known, args, &reply.bytes()[start..]);
             return Flow::On;
         }

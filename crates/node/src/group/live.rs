@@ -7,7 +7,7 @@ use keyspace::Body;
 use super::*;
 use crate::computation::note_reads;
 use crate::pubsub::Message;
-use crate::scripts::{Asides, Circumstances, Invocation, Permitted, check_call, permit};
+use crate::scripts::{Asides, Circumstances, Invocation, Permitted, check_call, elapsed_us, permit};
 use crate::speculation::Trace;
 use crate::toll::Toll;
 use crate::wire::put_declined;
@@ -97,6 +97,7 @@ impl Group {
             used: Vec::new(),
             declined: None,
             ticks: 0,
+            calls: 0,
             asides: Asides::default(),
             tracks: run.origin.tracks,
             reads: Vec::new(),
@@ -271,6 +272,7 @@ struct LiveHost<'a> {
     used: Vec<(u16, Vec<u8>)>,
     declined: Option<Declined>,
     ticks: u32,
+    calls: u32,
     asides: Asides,
     /// Its client keeps what it reads.
     tracks: bool,
@@ -404,7 +406,9 @@ impl Host for LiveHost<'_> {
             self.asides.calls.push(words);
         }
         let start = reply.len();
-        if permitted.answer(args, &mut self.database, self.moment, &mut self.asides, reply) {
+        self.calls += 1;
+        let elapsed_us = elapsed_us(self.ticks, self.calls);
+        if permitted.answer(args, &mut self.database, self.moment, elapsed_us, &mut self.asides, reply) {
             self.asides.tally.note(known, args, &reply.bytes()[start..]);
             return Flow::On;
         }

@@ -335,6 +335,26 @@ fn the_moment_of_a_script_is_the_moment_of_its_changes() {
 }
 
 #[test]
+fn a_script_that_waits_for_time_ends() {
+    everywhere(|host| {
+        let client = host.connect(0);
+        let now = "local function now() local t = redis.call('time') return t[1] * 1000000 + t[2] end ";
+        let waits = format!("{now} local start = now() repeat until now() - start >= 20000 return 'done'");
+        host.send(client, &request(&["EVAL", &waits, "0"]));
+        let mut told = String::new();
+        for _ in 0..100 {
+            host.settle();
+            told += &host.received(client);
+        }
+        assert_eq!(told, "$4 done");
+        let twice = format!("{now} local start = now() return now() - start");
+        assert_eq!(eval(host, client, &twice, &["0"]), ":1");
+        // The next one begins at its own moment.
+        assert_eq!(eval(host, client, "return redis.call('time')[1]", &["0"]), "$10 1700000000");
+    });
+}
+
+#[test]
 fn a_sleep_within_a_script_comes_after_it() {
     everywhere(|host| {
         let client = host.connect(0);
