@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use self::check::{Verdict, bytes, databases_of};
+use self::check::{Verdict, bytes};
 use self::cluster::topology::Survey;
 use self::filter::Filter;
 use self::source::{Address, SourceTls, ask, info, info_field};
@@ -305,13 +305,15 @@ fn run_verify(both: &BothArguments, filter: &Filter) -> Result<()> {
         Some(record) if filter.is_all() => record.filter,
         _ => filter.clone(),
     };
-    let mut databases: Vec<u64> =
-        databases_of(&info(&mut target, "keyspace")?).iter().map(|(number, _)| *number).collect();
+    let with_keys = |connection: &mut Connection| -> Result<Vec<u64>> {
+        Ok(cutover::counts(connection)?.into_iter().map(|(number, _)| number).collect())
+    };
+    let mut databases = with_keys(&mut target)?;
     let mut source = if info_field(&info(&mut source, "cluster")?, "cluster_enabled").as_deref() == Some("1") {
         databases = vec![0];
         Side::of_cluster(&address, &Survey::new(&address, []).look()?, PATIENCE)?
     } else {
-        databases.extend(databases_of(&info(&mut source, "keyspace")?).iter().map(|(number, _)| *number));
+        databases.extend(with_keys(&mut source)?);
         Side::from(source)
     };
     let mut target = Side::from(target);

@@ -350,8 +350,8 @@ pub fn find(name: &[u8]) -> Option<&'static ControlCommand> {
 pub(crate) fn answer(core: &mut Core, question: &Question, actions: &mut Vec<Action>) -> Option<Answer> {
     Some(match question {
         Question::Whole { .. } | Question::Versions { .. } => unreachable!("answered by their own functions"),
-        Question::Figures => Answer::Figures(Box::new(core.figures(false))),
-        Question::FiguresWithTimes => Answer::Figures(Box::new(core.figures(true))),
+        Question::Figures => Answer::Figures(Box::new(core.figures_to_tell(false))),
+        Question::FiguresWithTimes => Answer::Figures(Box::new(core.figures_to_tell(true))),
         Question::Delays => Answer::Delays(core.context.timings.delays.clone()),
         Question::ResetDelays(causes) => Answer::Names(core.context.timings.delays.reset(causes)),
         Question::At { places, question } => {

@@ -9,10 +9,11 @@ use keyspace::debug::{Digest, database_digest, object_line, value_digest};
 use super::Core;
 use crate::bulletin::Bulletin;
 use crate::commands::{DebugQuestion, Figures, GroupFigures};
-use crate::event::Room;
+use crate::event::{GroupId, Room};
 use crate::group::{Group, Standing};
 use crate::limits;
 use crate::pubsub::Kind;
+use crate::redirect;
 use crate::tracking::Mode;
 
 impl Core {
@@ -31,20 +32,6 @@ impl Core {
     /// This core's figures, for INFO.
     pub(crate) fn figures(&self, with_histograms: bool) -> Figures {
         let hot = self.context.timings.hot_keys();
-        let databases = (0..self.context.settings.databases)
-            .map(|database| {
-                let mut sum = (0, 0, 0, 0);
-                for group in self.groups() {
-                    let expiring = group.state.keyspace().expiring_count(database) as u64;
-                    let average = group.state.keyspace().average_ttl(database, group.read_moment(self.now));
-                    sum.0 += group.state.keyspace().key_count(database) as u64;
-                    sum.1 += expiring;
-                    sum.2 = sum.2.max(average.max(0) as u64);
-                    sum.3 += group.state.keyspace().expiring_hash_count(database) as u64;
-                }
-                sum
-            })
-            .collect();
         Figures {
             statistics: self.context.statistics.clone(),
             per_second: self.context.rates.per_second,
@@ -71,7 +58,7 @@ impl Core {
             },
             listening_count: self.sessions.iter().filter(|session| session.is_subscribed()).count(),
             denials: self.context.access.log.counts(),
-            databases,
+            databases: self.database_figures(|_| true),
             keyspace_bytes: self.keyspace_bytes(),
             reported_keyspace_bytes: self.context.memory.reported_bytes,
             lua_bytes: self.runner.memory_bytes() as u64,
@@ -90,6 +77,33 @@ impl Core {
     pub(super) fn heard_bulletins(&self) -> Vec<(Bulletin, u64)> {
         let age_ms = |heard| self.now.instant.since(heard).as_millis() as u64;
         self.context.bulletins.iter().map(|(bulletin, heard)| (bulletin.clone(), age_ms(heard))).collect()
+    }
+
+    /// How many keys each database has in these groups of this core, how many of them have a deadline, how far the
+    /// deadlines lie ahead, and how many hashes have fields with one.
+    fn database_figures(&self, counts: impl Fn(GroupId) -> bool) -> Vec<(u64, u64, u64, u64)> {
+        (0..self.context.settings.databases)
+            .map(|database| {
+                let mut sum = (0, 0, 0, 0);
+                for group in self.groups().filter(|group| counts(group.id())) {
+                    let expiring = group.state.keyspace().expiring_count(database) as u64;
+                    let average = group.state.keyspace().average_ttl(database, group.read_moment(self.now));
+                    sum.0 += group.state.keyspace().key_count(database) as u64;
+                    sum.1 += expiring;
+                    sum.2 = sum.2.max(average.max(0) as u64);
+                    sum.3 += group.state.keyspace().expiring_hash_count(database) as u64;
+                }
+                sum
+            })
+            .collect()
+    }
+
+    /// The figures that INFO tells. Where clients ask every leader, keys are those that DBSIZE counts: a sum over the
+    /// nodes counts none twice. If no leader is known, they are all that this core has.
+    pub(crate) fn figures_to_tell(&self, with_histograms: bool) -> Figures {
+        let asked = redirect::groups_asked(&self.context, false);
+        let counts = |group| asked.as_ref().map_or(true, |asked| asked.contains(&group));
+        Figures { databases: self.database_figures(counts), ..self.figures(with_histograms) }
     }
 
     /// Prefixes that broadcasting sessions of this core are told of.

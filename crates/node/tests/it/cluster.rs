@@ -1298,6 +1298,9 @@ fn scan_of_each_node_ends_with_its_first_step_where_clients_ask_every_leader() {
             assert!(step.starts_with("*2 $1 0 *"), "{step}");
             let count = step.matches("key").count();
             assert_eq!(nodes.run(node, client, "DBSIZE"), format!(":{count}"));
+            let info = nodes.run(node, client, "INFO keyspace");
+            assert_eq!(info.contains("db0:"), count > 0, "{info}");
+            assert!(count == 0 || info.contains(&format!("db0:keys={count},")), "{info}");
             counts.push((nodes.run(node, client, "CLUSTER NODES").contains("myself,slave"), count));
         }
         counts.sort_unstable();

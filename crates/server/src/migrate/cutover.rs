@@ -147,13 +147,26 @@ fn same_counts(
     Ok(offset)
 }
 
+/// Numbers of the databases in which keys may be. INFO lists those of which this server itself holds keys: a node of a
+/// larger cluster has not all groups. It is asked where the number of databases is not told, as some providers of Redis
+/// refuse CONFIG.
+fn databases(connection: &mut Connection) -> Result<Vec<u64>> {
+    let count = config(connection, "databases")?.and_then(|count| count.parse().ok());
+    match count {
+        // Redis has only database 0 as a cluster, whatever it was told.
+        Some(_) if info_field(&info(connection, "cluster")?, "cluster_enabled").as_deref() == Some("1") => Ok(vec![0]),
+        Some(count) => Ok((0..count).collect()),
+        None => Ok(databases_of(&info(connection, "keyspace")?).iter().map(|(number, _)| *number).collect()),
+    }
+}
+
 /// Numbers of the databases that hold keys, with how many, the record not among them.
 ///
 /// # Errors
 /// If they are not told.
 pub fn counts(connection: &mut Connection) -> Result<Vec<(u64, u64)>> {
     let mut counts = Vec::new();
-    for (number, _) in databases_of(&info(connection, "keyspace")?) {
+    for number in databases(connection)? {
         ask(connection, &["SELECT", &number.to_string()])?;
         let Frame::Integer(keys) = ask(connection, &["DBSIZE"])? else { bail!("DBSIZE is answered with no number") };
         let mut keys = u64::try_from(keys).unwrap_or(0);

@@ -171,6 +171,23 @@ impl Cluster {
         self.options[node].data_folder.clone()
     }
 
+    /// Leaves one key, with the value `mine`, in none of the groups that a node holds, and answers its name. Each group
+    /// is on one node.
+    pub(crate) fn set_away_from(&mut self, node: usize) -> String {
+        let (mut client, mut there) = (self.client(0), self.client(node));
+        assert_eq!(client.show("CONFIG SET replicas 1"), "OK");
+        let (mut keys, mut key) = (0.., String::new());
+        self.wait_until("a key is in none of the groups of the node", |this| {
+            key = format!("key:{}", keys.next().expect("a number"));
+            this.ask(&mut client, "FLUSHALL");
+            this.ask(&mut client, &format!("SET {key} mine"));
+            // Measured now and then.
+            thread::sleep(Duration::from_millis(1_500));
+            !there.show("INFO keyspace").contains("db0")
+        });
+        key
+    }
+
     pub(crate) fn wait_until(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) {
         let begun = Instant::now();
         while !holds(self) {

@@ -369,3 +369,19 @@ fn a_redis_cluster_is_followed_while_slots_move_and_a_primary_fails_and_cut_over
     assert_eq!(ours.show("SET late 1"), "OK");
     say(&format!("{count} changes, {sums} sums: {}", both(&verified).lines().next().unwrap_or_default()));
 }
+
+/// The node that is asked holds none of the groups that have keys: they are compared all the same.
+#[test]
+fn keys_that_the_asked_node_does_not_hold_are_compared() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &[]) else { return };
+    let from = format!("redis://127.0.0.1:{}", stock.port());
+    let mut target = Cluster::start_with_groups(2, 4);
+    let key = target.set_away_from(1);
+    let place = target.address(1);
+    let verified = migrate(&["verify", "--from", &from, "--server", &place]);
+    assert!(!verified.status.success() && both(&verified).contains("1 differ"), "{}", both(&verified));
+    stock.client().show(&format!("SET {key} mine"));
+    let verified = migrate(&["verify", "--from", &from, "--server", &place]);
+    assert!(verified.status.success() && both(&verified).contains("1 keys are the same"), "{}", both(&verified));
+}

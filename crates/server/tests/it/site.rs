@@ -627,17 +627,8 @@ fn a_rehearsal_is_taken_back() {
 #[test]
 fn only_an_empty_cluster_begins_to_follow_whatever_its_node_holds() {
     let mut cluster = Cluster::start_with_groups(2, 4);
-    let mut client = cluster.client(0);
-    assert_eq!(client.show("CONFIG SET replicas 1"), "OK");
-    let mut other = cluster.client(1);
-    let mut keys = 0..;
-    cluster.wait_until("a key is in none of the groups of the second node", |this| {
-        this.ask(&mut client, "FLUSHALL");
-        this.ask(&mut client, &format!("SET key:{} mine", keys.next().expect("a number")));
-        // Measured now and then.
-        thread::sleep(Duration::from_millis(1_500));
-        !other.show("INFO keyspace").contains("db0")
-    });
+    cluster.set_away_from(1);
+    let (mut client, mut other) = (cluster.client(0), cluster.client(1));
     assert_eq!(cluster.ask(&mut other, "DBSIZE"), "(integer) 1");
     cluster.kill(1);
     let nobody = TcpListener::bind("127.0.0.1:0").expect("a port");
