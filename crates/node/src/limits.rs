@@ -69,6 +69,9 @@ pub const REQUEST_ID_SECONDS_MAX: i64 = 7 * 86_400;
 /// A reply to a request with an id is kept, and may have so many bytes.
 pub const KEPT_REPLY_BYTES_MAX: usize = 1 << 20;
 
+/// How much of a path that a client sends stands in the log.
+pub const LOGGED_PATH_BYTES_MAX: usize = 256;
+
 /// Values of transactions from this length on are read and written in steps of [`SLICE_BYTES`].
 pub const SLICED_BYTES_MIN: usize = 512 << 10;
 

@@ -136,6 +136,17 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
+            summary: "Returns the epoch of the cluster, which stays as it is: groups count it themselves.",
+            complexity: "O(1)",
+            tips: &["nondeterministic_output"],
+            flags: &[Flag::Admin, Flag::NoAsyncLoading, Flag::Stale],
+            ..administers("bumpepoch", 2, |local, _, writer| {
+                check_enabled(local.core)?;
+                writer.simple(&format!("STILL {}", current_epoch(local.core)));
+                Ok(())
+            })
+        },
+        ControlCommand {
             summary: "Accepted, without effect: what nodes know of the cluster is in the log of group 0, on disk.",
             tips: &[],
             flags: &[Flag::Admin, Flag::NoAsyncLoading, Flag::Stale],
@@ -187,7 +198,7 @@ const ABSENT: &[Absent] = &[
         &["replicate"],
         "ERR Each group chooses its replicas by itself: --replicas says how many vote, holdfast cluster prefer who leads",
     ),
-    (&["set-config-epoch", "bumpepoch"], "ERR Epochs are counted by the groups themselves, and cannot be set"),
+    (&["set-config-epoch"], "ERR Epochs are counted by the groups themselves, and cannot be set"),
 ];
 
 pub(super) const ASKING: ControlCommand = ControlCommand {
@@ -398,13 +409,18 @@ fn info(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
     Ok(())
 }
 
+/// The largest term among the groups.
+fn current_epoch(core: &Context) -> u64 {
+    core.routes.iter().map(|route| route.term).max().unwrap_or(0)
+}
+
 /// What CLUSTER INFO answers, whether or not the cluster's commands are enabled.
 pub(crate) fn info_text(core: &Context) -> String {
     let map = Map::of(core);
     let served = map.slot_count();
     let failing = SLOT_COUNT as u32 - served;
     let is_whole = failing == 0 && !core.is_expelled;
-    let epoch = core.routes.iter().map(|route| route.term).max().unwrap_or(0);
+    let epoch = current_epoch(core);
     let sent: u64 = core.host.report.links.iter().map(|link| link.message_count).sum();
     format!(
         "cluster_state:{}\r\ncluster_slots_assigned:{SLOT_COUNT}\r\ncluster_slots_ok:{served}\r\n\

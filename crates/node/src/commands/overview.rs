@@ -337,6 +337,17 @@ impl<'a> Overview<'a> {
         }
     }
 
+    /// The offset that replicas are to reach. A node by itself counts only the stream for replicas of Redis, and has 0
+    /// as long as nothing asked for one, as a Redis without replicas has; or it has that of the Redis that it follows.
+    fn offset_of_master(&self) -> u64 {
+        let following = &self.core.host.report.following;
+        match &self.core.host.source {
+            _ if self.core.is_clustered => self.offset(),
+            Some(source) if following.id.is_empty() => source.offset,
+            _ => following.offset,
+        }
+    }
+
     /// The nodes that receive what this one leads.
     pub(super) fn replicas(&self) -> Vec<Replica<'a>> {
         let mut replicas = Vec::new();
@@ -396,12 +407,11 @@ pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut 
         }
     }
     let following = &core.host.report.following;
-    // By itself a node has nothing else to count for others than that stream.
     let tells_stream = !core.is_clustered && !following.id.is_empty();
     line("master_failover_state", &"no-failover");
     line("master_replid", if tells_stream { &following.id } else { &own_id });
     line("master_replid2", &"0000000000000000000000000000000000000000");
-    line("master_repl_offset", if tells_stream { &following.offset } else { &offset });
+    line("master_repl_offset", &overview.offset_of_master());
     line("second_repl_offset", &-1);
     line("repl_backlog_active", &u8::from(!following.id.is_empty()));
     line("repl_backlog_size", &following.kept_bytes_max);
@@ -550,7 +560,6 @@ fn is_linked(core: &Context, node: NodeId) -> bool {
 fn role(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writer) -> Outcome {
     let figures = figures_of(answers);
     let overview = Overview::of(local.core, &figures);
-    let offset = overview.offset() as i64;
     if let Some(source) = &local.core.host.source {
         writer.array(5);
         writer.bulk(b"slave");
@@ -572,15 +581,14 @@ fn role(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut W
         writer.bulk(host.as_bytes());
         writer.integer(port.parse().unwrap_or(0));
         writer.bulk(if is_linked(local.core, master) { b"connected" } else { b"connect" });
-        writer.integer(offset);
+        writer.integer(overview.offset() as i64);
         return Ok(());
     }
     let replicas = overview.replicas();
     let following = &local.core.host.report.following;
-    let tells_stream = !local.core.is_clustered && !following.id.is_empty();
     writer.array(3);
     writer.bulk(b"master");
-    writer.integer(if tells_stream { following.offset as i64 } else { offset });
+    writer.integer(overview.offset_of_master() as i64);
     writer.array(replicas.len() + following.followers.len());
     for replica in replicas {
         writer.array(3);

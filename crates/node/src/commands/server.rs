@@ -5,8 +5,9 @@ use resp::{Args, Writer};
 
 use super::info::{figures_of, last_save_seconds};
 use super::{Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node, number, plain};
-use crate::event::{Action, FollowersForm};
+use crate::event::{Action, FollowersForm, Level};
 use crate::holders;
+use crate::limits;
 use crate::settings::AppendFsync;
 
 const ADMIN: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoAsyncLoading];
@@ -490,9 +491,45 @@ pub(super) const MODULE: ControlCommand = ControlCommand {
                 Ok(())
             })
         },
+        ControlCommand {
+            summary: "Refused: modules of Redis are not loaded.",
+            syntax: "path [arg [arg ...]]",
+            ..on_modules("load", -3, load_module)
+        },
+        ControlCommand {
+            since: "7.0.0",
+            summary: "Refused: modules of Redis are not loaded.",
+            syntax: "path [CONFIG name value [CONFIG name value ...]] [ARGS arg [arg ...]]",
+            ..on_modules("loadex", -3, load_module)
+        },
+        ControlCommand {
+            summary: "Refused: what is built in stays.",
+            syntax: "name",
+            ..on_modules("unload", 3, |_, args, _| {
+                let is_built_in = MODULES.iter().any(|(name, _)| name.as_bytes() == args.at(2));
+                Err(Refusal::new(match is_built_in {
+                    true => "ERR Error unloading module: the module can't be unloaded",
+                    false => "ERR Error unloading module: no such module with that name",
+                }))
+            })
+        },
     ],
     ..container("module")
 };
+
+const fn on_modules(name: &'static str, arity: i32, run: super::Run) -> ControlCommand {
+    ControlCommand { since: "4.0.0", flags: ADMIN, ..local(name, arity, run) }
+}
+
+/// What a module that does not load is answered with; clients know the text. Why stands in the log, as it says.
+fn load_module(local: &mut Local<'_>, args: Args<'_>, _: &mut Writer) -> Outcome {
+    let path = args.at(2);
+    let path = String::from_utf8_lossy(&path[..path.len().min(limits::LOGGED_PATH_BYTES_MAX)]);
+    let line =
+        format!("module {path:?} is not loaded: no modules are; JSON, filters, sketches and vector sets are built in");
+    local.actions.push(Action::Log { level: Level::Warning, line });
+    Err(Refusal::new("ERR Error loading the extension. Please check the server logs."))
+}
 
 // ---- replication --------------------------------------------------------------------------------------------------
 

@@ -269,7 +269,11 @@ pub const METRICS: &[Metric] = &[
         }
     }),
     gauge("redis_connected_slaves", "Nodes that receive what this one leads.", "connected_slaves"),
-    gauge("redis_master_repl_offset", "Entries of the logs applied.", "master_repl_offset"),
+    gauge(
+        "redis_master_repl_offset",
+        "Offset for replicas of Redis; in a cluster, entries of the logs applied.",
+        "master_repl_offset",
+    ),
     gauge("redis_second_repl_offset", "Always -1.", "second_repl_offset"),
     own(
         "redis_connected_slave_offset_bytes",

@@ -12,7 +12,6 @@ use crate::settings;
 const MISSING: &[(&str, &str)] = &[
     ("cluster|addslots", "slots are divided when the cluster is made"),
     ("cluster|addslotsrange", "as above"),
-    ("cluster|bumpepoch", "epochs are terms of the log"),
     ("cluster|delslots", "a slot always has a holder"),
     ("cluster|delslotsrange", "as above"),
     ("cluster|failover", "HOLDFAST PREFER names the leader"),
@@ -23,9 +22,6 @@ const MISSING: &[(&str, &str)] = &[
     ("cluster|reset", "a directory belongs to its cluster"),
     ("cluster|set-config-epoch", "epochs are terms of the log"),
     ("cluster|setslot", "HOLDFAST MOVE"),
-    ("module|load", "there are no modules"),
-    ("module|loadex", "as above"),
-    ("module|unload", "as above"),
     ("restore-asking", "no slot is ever between two nodes"),
 ];
 
@@ -149,6 +145,43 @@ fn documented(reply: &Frame, by_name: &mut BTreeMap<String, BTreeSet<String>>) {
     }
 }
 
+/// What is told of the past of each command and subcommand, as far as Redis 7.0 could know it.
+fn pasts(reply: &Frame, by_name: &mut BTreeMap<String, Vec<String>>) {
+    let Frame::Array(commands) = reply else { panic!("documents are a map") };
+    let text = |frame: &Frame| frame.to_string().trim_matches('"').to_owned();
+    let is_old = |change: &&Frame| {
+        let Frame::Array(change) = change else { panic!("a change is a version and a text") };
+        let version: Vec<u32> = text(&change[0]).split('.').map(|part| part.parse().expect("a number")).collect();
+        version <= [7, 0, 99].to_vec()
+    };
+    for pair in commands.chunks(2) {
+        let Frame::Array(fields) = &pair[1] else { panic!("a document is a map") };
+        let mut past = Vec::new();
+        for field in fields.chunks(2) {
+            match (text(&field[0]).as_str(), &field[1]) {
+                ("history", Frame::Array(changes)) => {
+                    past.extend(changes.iter().filter(is_old).map(Frame::to_string));
+                }
+                ("doc_flags" | "deprecated_since" | "replaced_by", told) => past.push(told.to_string()),
+                ("subcommands", subcommands) => pasts(subcommands, by_name),
+                _ => {}
+            }
+        }
+        by_name.insert(text(&pair[0]), past);
+    }
+}
+
+/// Commands of which more is told than Redis 7.0 told.
+const OTHER_PASTS: &[(&str, &str)] = &[
+    ("georadius_ro", "told since Redis 7.2"),
+    ("georadiusbymember", "as above"),
+    ("georadiusbymember_ro", "as above"),
+    ("psetex", "superseded, as Redis 8 tells"),
+    ("setex", "as above"),
+    ("setnx", "as above"),
+    ("quit", "superseded since Redis 7.2"),
+];
+
 /// Commands with tokens that differ for a reason.
 const OTHER_TOKENS: &[(&str, &str)] = &[
     ("readonly", "MAXSTALENESS"),
@@ -231,6 +264,19 @@ fn commands_are_described_as_redis_describes_them() {
         if (told != own) != may_differ {
             failures += &format!("{name} tokens:\n  Redis    {told:?}\n  Holdfast {own:?}\n");
         }
+    }
+    let (mut their_pasts, mut our_pasts) = (BTreeMap::new(), BTreeMap::new());
+    pasts(&reference.call_all(&[["COMMAND", "DOCS"]])[0], &mut their_pasts);
+    pasts(&ask("COMMAND DOCS"), &mut our_pasts);
+    for (name, told) in &their_pasts {
+        let Some(own) = our_pasts.get(name) else { continue };
+        let may_differ = OTHER_PASTS.iter().any(|(other, _)| other == name);
+        if (told != own) != may_differ {
+            failures += &format!("{name} past:\n  Redis    {told:?}\n  Holdfast {own:?}\n");
+        }
+    }
+    for name in command::history::names().filter(|name| !our_pasts.contains_key(*name)) {
+        failures += &format!("{name} has a past and is not there\n");
     }
     // A name alone finds what the whole table has.
     for name in ["memory", "memory|usage", "memory|stats", "config|set", "get"] {
@@ -343,6 +389,17 @@ fn small_questions_are_answered_as_redis_answers_them() {
         "CLUSTER REPLICAS x",
         "CLUSTER SAVECONFIG",
         "CLUSTER SLAVES",
+        "CLUSTER BUMPEPOCH",
+        "CLUSTER BUMPEPOCH x",
+        "MODULE LOAD",
+        "MODULE LOAD /no/such/module.so",
+        "MODULE LOAD /no/such/module.so one two",
+        "MODULE LOADEX /no/such/module.so CONFIG a b ARGS c",
+        "MODULE LOADEX /no/such/module.so NOSUCH",
+        "MODULE UNLOAD nosuch",
+        "MODULE UNLOAD nosuch x",
+        "MODULE NOSUCH",
+        "ROLE",
         "ZADD z 1 a 2 b 3 c",
         "ZRANK z b",
         "ZREVRANK z c",
@@ -370,6 +427,11 @@ fn small_questions_are_answered_as_redis_answers_them() {
     assert!(failures.is_empty(), "{failures}");
     assert_eq!(host.run(client, "DEBUG ERROR 'MYERR of two lines'"), "-MYERR of two lines");
     assert!(host.run(client, "MEMORY DOCTOR").contains("too little"));
+    let why = "module \"/no/such/module.so\" is not loaded: no modules are";
+    assert!(host.log.iter().any(|line| line.starts_with(why)), "{:?}", host.log);
+    // As Redis 8 answers of what is part of it.
+    let stays = "-ERR Error unloading module: the module can't be unloaded";
+    assert_eq!(host.run(client, "MODULE UNLOAD vectorset"), stays);
     assert!(host.run(client, "MEMORY MALLOC-STATS").contains("jemalloc"));
 }
 
