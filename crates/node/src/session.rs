@@ -266,6 +266,7 @@ impl Session {
                 far_script: None,
                 early: VecDeque::new(),
                 early_bytes: 0,
+                kept_bytes: 0,
             },
             composition: None,
             changes_wait: None,
@@ -308,7 +309,12 @@ impl Session {
 
     /// Bytes of replies not yet taken by the kernel.
     pub fn output_bytes(&self) -> usize {
-        self.flow.backlog_bytes + self.flow.out.len() + self.owed.early_bytes
+        self.flow.backlog_bytes + self.flow.out.len() + self.owed.early_bytes + self.owed.kept_bytes
+    }
+
+    /// True while every voter is waited for with a reply to it.
+    pub(crate) fn has_kept_replies(&self) -> bool {
+        self.owed.kept_bytes > 0
     }
 
     /// Name of the last command as CLIENT LIST shows it.
@@ -763,6 +769,13 @@ impl Sessions {
         std::mem::take(&mut self.kept)
     }
 
+    /// A reply that was kept back goes to its client, or is given up. Returns the session, unless it is gone.
+    pub(crate) fn release_kept(&mut self, kept: &Kept) -> Option<&mut Session> {
+        let session = self.get_mut(kept.session)?;
+        session.owed.kept_bytes -= kept.bytes.len();
+        Some(session)
+    }
+
     /// True if this reply has just been kept back.
     pub(crate) fn is_kept(&self, id: SessionId, ticket: u64) -> bool {
         self.kept.last().is_some_and(|kept| (kept.session, kept.ticket) == (id, ticket))
@@ -916,6 +929,7 @@ impl Sessions {
         {
             let mut writer = Writer::new(protocol);
             write(&mut writer);
+            session.owed.kept_bytes += writer.len();
             self.kept.push(Kept { session: id, ticket, groups, proof, bytes: writer.into_bytes() });
             return;
         }

@@ -129,6 +129,14 @@ impl Thorough {
         (group.copied(), group.map_or(&[], lacking))
     }
 
+    /// The client of these replies has gone: nobody will read them. The groups are asked all the same, for what is
+    /// known of their voters.
+    pub(crate) fn drop_replies_of(&mut self, session: SessionId) {
+        for waiting in self.kept.values_mut().filter(|waiting| waiting.kept.session == session) {
+            waiting.kept.bytes = Vec::new();
+        }
+    }
+
     /// When there is something to do.
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         let again = self.lines.values().filter(|line| !line.is_under_way).map(|line| line.again_at);
@@ -224,9 +232,9 @@ impl Core {
     }
 
     fn give(&mut self, kept: Kept) {
-        let Kept { session: id, ticket, proof, bytes, .. } = kept;
         // What it took, if anything, has been taken back when it went.
-        let Some(start) = self.sessions.get(id).map(Session::put_out_bytes) else { return };
+        let Some(start) = self.sessions.release_kept(&kept).map(|session| session.put_out_bytes()) else { return };
+        let Kept { session: id, ticket, proof, bytes, .. } = kept;
         self.sessions.reply_proven(id, ticket, proof, &bytes);
         let end = self.sessions.get(id).map_or(start, Session::put_out_bytes);
         if let Some(delivery) = self.waits.deliveries.get_mut(&id).filter(|delivery| delivery.ticket == ticket) {
@@ -248,7 +256,7 @@ impl Core {
         for kept in self.questions.thorough.take_late(now) {
             self.context.statistics.not_thorough_count += 1;
             let (session, ticket) = (kept.session, kept.ticket);
-            if self.sessions.get(session).is_none() {
+            if self.sessions.release_kept(&kept).is_none() {
                 continue;
             }
             let what = if self.return_kept(session, ticket, actions) {

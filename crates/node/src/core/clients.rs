@@ -50,6 +50,9 @@ impl Core {
     pub(super) fn close(&mut self, session: SessionId, actions: &mut Vec<Action>) {
         self.give_up_waiting(session, actions);
         if let Some(mut session) = self.sessions.close(session) {
+            if session.has_kept_replies() {
+                self.questions.thorough.drop_replies_of(session.id);
+            }
             self.context.give_up_reserved(session.id, &mut session.optimism, self.now.instant);
             self.context.pubsub.forget(&mut session);
             self.context.monitors.remove(session.id);

@@ -99,6 +99,8 @@ pub struct Owed {
     /// Replies that came before their turn; the first belongs to `head`.
     pub(super) early: VecDeque<Option<Early>>,
     pub(super) early_bytes: usize,
+    /// Bytes of replies that every voter is waited for with.
+    pub(super) kept_bytes: usize,
 }
 
 /// What is in force for one request, and before and behind it.

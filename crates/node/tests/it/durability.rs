@@ -196,6 +196,34 @@ fn with_all_a_pipeline_is_answered_in_order_and_reads_see_what_is_done() {
     assert_eq!(slow.finish(), "+OK $1 1 :2 +PONG");
 }
 
+/// Replies that wait are output of their client: they count, and are let go with it.
+#[test]
+fn with_all_replies_that_wait_count_as_memory_of_their_client() {
+    let mut slow = Slow::new(1);
+    let gateway = slow.gateway;
+    let other = slow.nodes.host(gateway).connect(0);
+    let large = format!("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$900000\r\n{}", "x".repeat(900_000));
+    slow.nodes.host(gateway).send(other, large.as_bytes());
+    slow.nodes.host(gateway).send(other, b"\r\nCONFIG SET maxmemory-clients 800000\r\n");
+    slow.nodes.pass(Duration::from_secs(2));
+    assert_eq!(slow.nodes.host(gateway).received(other), "+OK +OK");
+    slow.nodes.host(slow.slow).holds_flushes = true;
+    slow.send("CLIENT DURABILITY DISK ONCE\r\nGETSET a 1");
+    slow.nodes.pass(Duration::from_millis(500));
+    assert!(!slow.nodes.host(gateway).is_closed(slow.client), "what has been read does not count");
+    slow.nodes.host(gateway).received(slow.client);
+    slow.nodes.host(gateway).send(other, large.as_bytes());
+    slow.nodes.host(gateway).send(other, b"\r\n");
+    slow.nodes.pass(Duration::from_millis(500));
+    assert_eq!(slow.nodes.host(gateway).received(other), "+OK");
+    slow.send("GETSET a 1");
+    slow.nodes.pass(Duration::from_millis(500));
+    assert!(slow.nodes.host(gateway).is_closed(slow.client), "a reply that waits does");
+    let text = slow.nodes.run(gateway, other, "INFO stats");
+    assert!(text.contains("evicted_clients:1"), "{text}");
+    assert_eq!(slow.nodes.run(gateway, other, "GET a"), "$1 1");
+}
+
 /// A voter that is gone is waited for once; then it is known, and what is asked for is not begun.
 #[test]
 fn with_all_a_change_that_a_voter_lacks_is_not_confirmed_and_the_next_is_refused_at_once() {
