@@ -14,6 +14,7 @@ mod needs;
 mod package;
 mod process;
 mod release;
+mod suites;
 mod tcl;
 mod tidy;
 
@@ -134,28 +135,31 @@ fn test(options: &[String]) -> Result<()> {
     step("release build, and the tests beside it");
     // Each waits for one large crate after another, and leaves a processor idle while it does: together they take far
     // less time than in turn. They share no directory, and so no lock.
-    let binary = std::thread::scope(|scope| {
+    let (suites, binary) = std::thread::scope(|scope| {
         let release = scope.spawn(build_release);
-        let tests = run(cargo().args(["test", "--workspace", "--no-run", "--quiet"]));
+        let suites = suites::build();
         let binary = release.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        tests.and(binary)
+        suites.and_then(|suites| Ok((suites, binary?)))
     })?;
     step("image");
     image::test(&binary)?;
     step("unit and integration tests");
     // Tests of servers mostly wait.
     let threads = std::thread::available_parallelism().map_or(1, usize::from) + 1;
-    let tests = run(cargo()
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .env("RUST_TEST_THREADS", threads.to_string())
-        .env("HOLDFAST_BINARY", &binary)
-        .env("HOLDFAST_PYTHON", &python));
-    step("Redis's Tcl suite");
-    let suite = tcl::run(&[]);
-    step("Redis's Tcl suite on three nodes");
-    let words = ["--nodes", "3", "--files", tcl::CLUSTER_FILES].map(str::to_owned);
-    let cluster = tcl::run(&words);
-    tests.and(suite).and(cluster)
+    let environment = [
+        ("RUST_TEST_THREADS", threads.to_string()),
+        ("HOLDFAST_BINARY", binary.display().to_string()),
+        ("HOLDFAST_PYTHON", python.display().to_string()),
+    ];
+    suites::run_all(&suites, &environment, || {
+        step("Redis's Tcl suite");
+        let suite = tcl::run(&[]);
+        step("Redis's Tcl suite on three nodes");
+        let words = ["--nodes", "3", "--files", tcl::CLUSTER_FILES].map(str::to_owned);
+        let cluster = tcl::run(&words);
+        step("tests that ran beside these");
+        suite.and(cluster)
+    })
 }
 
 /// Builds the server as users run it and answers where it is.
