@@ -93,7 +93,12 @@ impl Core {
                 actions.push(Action::Peers(self.meeting.acquaintances.places()));
             }
         }
+        let is_news = self.context.roster.get(node).is_some_and(|known| known.cluster_address != address);
         self.take_hint(self.context.node, node, address, actions);
+        if is_news {
+            // It may not know where this node is, nor how to answer one who leads and is heard.
+            self.introduce_all_to(node, actions);
+        }
     }
 
     /// Somebody says that a node may be there, who need not know.

@@ -97,6 +97,16 @@ fn a_cluster_of_which_all_addresses_have_changed_is_one_again() {
     assert!(probes.count("all addresses changed") > 2, "{probes:?}");
 }
 
+/// All addresses had changed. Who led was shown where a node is that knew nobody's new address: that one heard it, and
+/// could not answer.
+#[test]
+fn a_node_that_is_found_hears_where_the_others_are() {
+    for seed in [5_100, 5_105] {
+        let growing = Plan { growth: true, moves: true, ..plan(seed, 3, Durability::Always) };
+        assert_eq!(run(&growing).failure, None, "seed {seed}");
+    }
+}
+
 #[test]
 fn three_nodes_keep_their_word() {
     all_seen(0..10, 0, &["a log was recovered"], |seed| plan(seed, 3, Durability::Always));
