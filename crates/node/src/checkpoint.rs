@@ -90,9 +90,9 @@ impl Group {
         self.checkpointing.is_wanted = true;
     }
 
-    /// True if a checkpoint is running or has been asked for.
+    /// True if a checkpoint is running, or has been asked for and there is something to put into it.
     pub fn is_checkpoint_due(&self) -> bool {
-        self.checkpointing.is_wanted || self.checkpointing.is_running()
+        self.checkpointing.is_running() || self.checkpointing.is_wanted && !self.is_vacant()
     }
 
     /// A slice of checkpoint work. True if there is more to do at once.

@@ -485,7 +485,8 @@ fn kill_script(core: &mut Core, is_function: bool) -> Answer {
 }
 
 fn checkpoints_finished(core: &Core) -> Answer {
-    match core.groups().find_map(|group| group.checkpointing.last.as_ref()?.failure.clone()) {
+    let mut groups = core.groups().filter(|group| !group.is_vacant());
+    match groups.find_map(|group| group.checkpointing.last.as_ref()?.failure.clone()) {
         None => Answer::Done,
         Some(reason) => Answer::Refused(format!("ERR the checkpoint failed: {reason}")),
     }
