@@ -145,24 +145,32 @@ fn documented(reply: &Frame, by_name: &mut BTreeMap<String, BTreeSet<String>>) {
     }
 }
 
-/// What is told of the past of each command and subcommand, as far as Redis 7.0 could know it.
+/// What is told of the past of each command and subcommand, as far as Redis 7.0 could know it: versions, and the names
+/// of what took its place. The words around them are our own.
 fn pasts(reply: &Frame, by_name: &mut BTreeMap<String, Vec<String>>) {
     let Frame::Array(commands) = reply else { panic!("documents are a map") };
     let text = |frame: &Frame| frame.to_string().trim_matches('"').to_owned();
-    let is_old = |change: &&Frame| {
+    let version = |change: &Frame| {
         let Frame::Array(change) = change else { panic!("a change is a version and a text") };
-        let version: Vec<u32> = text(&change[0]).split('.').map(|part| part.parse().expect("a number")).collect();
+        text(&change[0])
+    };
+    let is_old = |change: &&Frame| {
+        let version: Vec<u32> = version(change).split('.').map(|part| part.parse().expect("a number")).collect();
         version <= [7, 0, 99].to_vec()
     };
+    let name = |quoted: &str| quoted.trim_start_matches('!').to_owned();
     for pair in commands.chunks(2) {
         let Frame::Array(fields) = &pair[1] else { panic!("a document is a map") };
         let mut past = Vec::new();
         for field in fields.chunks(2) {
             match (text(&field[0]).as_str(), &field[1]) {
                 ("history", Frame::Array(changes)) => {
-                    past.extend(changes.iter().filter(is_old).map(Frame::to_string));
+                    past.extend(changes.iter().filter(is_old).map(version));
+                    past.dedup();
                 }
-                ("doc_flags" | "deprecated_since" | "replaced_by", told) => past.push(told.to_string()),
+                ("doc_flags" | "deprecated_since", told) => past.push(told.to_string()),
+                // What stands in quotes: names of commands and options.
+                ("replaced_by", told) => past.extend(text(told).split('`').skip(1).step_by(2).map(name)),
                 ("subcommands", subcommands) => pasts(subcommands, by_name),
                 _ => {}
             }
