@@ -44,7 +44,7 @@ pub struct SimulateArguments {
     #[arg(long, conflicts_with = "levels")]
     optimists: bool,
     /// Nodes run one of two versions, change it when they start, and the level is raised (with three nodes and more).
-    #[arg(long)]
+    #[arg(long, conflicts_with = "changes")]
     levels: bool,
     /// One node lies to the others: about terms, places in logs, addresses, members, and answers to what it was not
     /// asked; and it repeats old messages (with three nodes and more).
