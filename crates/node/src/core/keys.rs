@@ -29,8 +29,13 @@ impl Core {
             .saturating_sub(self.context.memory.reported_bytes + evicting)
     }
 
-    /// This core's figures, for INFO.
+    /// This core's figures.
     pub(crate) fn figures(&self, with_histograms: bool) -> Figures {
+        self.figures_counting(with_histograms, |_| true)
+    }
+
+    /// The same, with the keys of these groups alone.
+    fn figures_counting(&self, with_histograms: bool, counts: impl Fn(GroupId) -> bool) -> Figures {
         let hot = self.context.timings.hot_keys();
         Figures {
             statistics: self.context.statistics.clone(),
@@ -58,7 +63,7 @@ impl Core {
             },
             listening_count: self.sessions.iter().filter(|session| session.is_subscribed()).count(),
             denials: self.context.access.log.counts(),
-            databases: self.database_figures(|_| true),
+            databases: self.database_figures(counts),
             keyspace_bytes: self.keyspace_bytes(),
             reported_keyspace_bytes: self.context.memory.reported_bytes,
             lua_bytes: self.runner.memory_bytes() as u64,
@@ -103,7 +108,7 @@ impl Core {
     pub(crate) fn figures_to_tell(&self, with_histograms: bool) -> Figures {
         let asked = redirect::groups_asked(&self.context, false);
         let counts = |group| asked.as_ref().map_or(true, |asked| asked.contains(&group));
-        Figures { databases: self.database_figures(counts), ..self.figures(with_histograms) }
+        self.figures_counting(with_histograms, counts)
     }
 
     /// Prefixes that broadcasting sessions of this core are told of.
