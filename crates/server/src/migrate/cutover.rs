@@ -8,7 +8,7 @@ use resp::Frame;
 
 use super::check::{config, databases_of, is_master, offset_of};
 use super::follow::COPY_FIELD;
-use super::source::{Address, ask, info, info_field};
+use super::source::{Address, ask, info, info_field, not_refused, pipeline};
 use super::target::{Phase, RECORD, Record, TargetArguments, read_record};
 use super::{PATIENCE, WRITER_SILENCE, age_of, cluster};
 use crate::connection::{Connection, named};
@@ -20,6 +20,9 @@ const LAG_MS_MAX: u64 = 5_000;
 pub const REPLICAS_NEVER_MET: &str = "1000000";
 
 pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// So many are asked for their size together.
+const DATABASES_AT_ONCE: usize = 256;
 
 /// Cuts over.
 ///
@@ -166,17 +169,24 @@ fn databases(connection: &mut Connection) -> Result<Vec<u64>> {
 /// If they are not told.
 pub fn counts(connection: &mut Connection) -> Result<Vec<(u64, u64)>> {
     let mut counts = Vec::new();
-    for number in databases(connection)? {
-        ask(connection, &["SELECT", &number.to_string()])?;
-        let Frame::Integer(keys) = ask(connection, &["DBSIZE"])? else { bail!("DBSIZE is answered with no number") };
-        let mut keys = u64::try_from(keys).unwrap_or(0);
-        if number == 0 && matches!(ask(connection, &["EXISTS", RECORD])?, Frame::Integer(1)) {
-            keys -= 1;
-        }
-        if keys > 0 {
-            counts.push((number, keys));
+    // Clients may be waiting for this: a round trip for each database would be felt.
+    for numbers in databases(connection)?.chunks(DATABASES_AT_ONCE) {
+        let select = |number: &u64| vec![b"SELECT".to_vec(), number.to_string().into_bytes()];
+        let requests: Vec<_> = numbers.iter().flat_map(|number| [select(number), vec![b"DBSIZE".to_vec()]]).collect();
+        let replies = pipeline(connection, requests.iter().cloned())?;
+        let replies = requests.iter().zip(replies).map(|(words, reply)| not_refused(words, reply));
+        for (number, pair) in numbers.iter().zip(replies.collect::<Result<Vec<_>>>()?.chunks(2)) {
+            let Some(Frame::Integer(keys)) = pair.get(1) else { bail!("DBSIZE is answered with no number") };
+            counts.push((*number, u64::try_from(*keys).unwrap_or(0)));
         }
     }
+    if let Some((0, keys)) = counts.first_mut() {
+        ask(connection, &["SELECT", "0"])?;
+        if matches!(ask(connection, &["EXISTS", RECORD])?, Frame::Integer(1)) {
+            *keys -= 1;
+        }
+    }
+    counts.retain(|(_, keys)| *keys > 0);
     Ok(counts)
 }
 

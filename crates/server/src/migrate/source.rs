@@ -201,13 +201,36 @@ impl Address {
 /// # Errors
 /// The same, and those of the connection.
 pub fn ask<W: AsRef<[u8]>>(connection: &mut Connection, words: &[W]) -> Result<Frame> {
-    let name = || named(words);
-    match connection.call(words).with_context(|| format!("{} was not answered", name()))? {
+    let reply = connection.call(words).with_context(|| format!("{} was not answered", named(words)))?;
+    not_refused(words, reply)
+}
+
+/// The reply to this request.
+///
+/// # Errors
+/// If it is an error.
+pub fn not_refused<W: AsRef<[u8]>>(words: &[W], reply: Frame) -> Result<Frame> {
+    match reply {
         Frame::Error(text) => {
-            Err(Refused::new(format!("{} is refused: {}", name(), String::from_utf8_lossy(&text)), &text).into())
+            Err(Refused::new(format!("{} is refused: {}", named(words), String::from_utf8_lossy(&text)), &text).into())
         }
         reply => Ok(reply),
     }
+}
+
+/// The replies to requests that are sent together, errors among them. So many of them must fit into what both sides
+/// buffer.
+///
+/// # Errors
+/// If they are not answered.
+pub fn pipeline(connection: &mut Connection, requests: impl Iterator<Item = Vec<Vec<u8>>>) -> Result<Vec<Frame>> {
+    let (mut bytes, mut count) = (Vec::new(), 0_usize);
+    for request in requests {
+        encode_request(&mut bytes, &request);
+        count += 1;
+    }
+    connection.send(&bytes).context("the server has hung up")?;
+    (0..count).map(|_| connection.receive().context("the server does not answer")).collect()
 }
 
 /// A field of INFO.

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, bail};
-use resp::{Frame, encode_request};
+use resp::Frame;
 
 use super::slots::{Kept, Reading};
 use super::topology::{Claim, Survey, read_nodes};
 use crate::connection::Connection;
-use crate::migrate::source::{ask, info, info_field};
+use crate::migrate::source::{ask, info, info_field, pipeline};
 
 /// Keys that are read at once, unless one slot has more.
 const KEYS_AT_ONCE: u64 = 5_000;
@@ -158,14 +158,4 @@ fn words(command: &[&str], slot: u16) -> Vec<Vec<u8>> {
     let mut words: Vec<Vec<u8>> = command.iter().map(|word| word.as_bytes().to_vec()).collect();
     words.push(slot.to_string().into_bytes());
     words
-}
-
-fn pipeline(connection: &mut Connection, requests: impl Iterator<Item = Vec<Vec<u8>>>) -> Result<Vec<Frame>> {
-    let (mut bytes, mut count) = (Vec::new(), 0_usize);
-    for request in requests {
-        encode_request(&mut bytes, &request);
-        count += 1;
-    }
-    connection.send(&bytes).context("the source has hung up")?;
-    (0..count).map(|_| connection.receive().context("the source does not answer")).collect()
 }
