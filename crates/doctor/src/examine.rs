@@ -1,7 +1,7 @@
 //! What happens when: readings at both ends of a window, probes within it, and then judgement.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,7 @@ pub fn examine(plan: &Plan, dialer: &dyn Dialer, progress: &(dyn Fn(Duration) + 
     let before = plan.host.counters();
     let processors = probes::processors();
     let ends = &AtomicBool::new(false);
+    let refused_count = &AtomicUsize::new(0);
     let seen = thread::scope(|scope| {
         let pause = TIMER_PAUSE * u32::try_from(processors.len().max(1)).unwrap_or(1);
         let timers: Vec<_> = processors
@@ -57,7 +58,10 @@ pub fn examine(plan: &Plan, dialer: &dyn Dialer, progress: &(dyn Fn(Duration) + 
             .collect();
         let disk = plan.data_dir.as_deref().map(|folder| {
             scope.spawn(move || {
-                thread::sleep(plan.window.mul_f64(0.1));
+                let first = began + plan.window.mul_f64(0.1);
+                while Instant::now() < first && !ends.load(Ordering::Relaxed) {
+                    thread::sleep(first.saturating_duration_since(Instant::now()).min(Duration::from_millis(100)));
+                }
                 probes::measure_syncs(folder, plan.window.mul_f64(0.6).min(DISK_LIMIT), ends)
             })
         });
@@ -67,10 +71,18 @@ pub fn examine(plan: &Plan, dialer: &dyn Dialer, progress: &(dyn Fn(Duration) + 
             .iter()
             .map(|place| {
                 let examination = Examination { place, host: &plan.host, began, until, pause: request_pause };
-                scope.spawn(move || Reading::of(&examination, dialer))
+                scope.spawn(move || {
+                    let reading = Reading::of(&examination, dialer);
+                    if matches!(reading, Err(DialError::Refused(_))) {
+                        refused_count.fetch_add(1, Ordering::Relaxed);
+                    }
+                    reading
+                })
             })
             .collect();
-        let pauses = wait(plan.window, began, &processors, progress);
+        // Without any of the servers that were named there is nothing to wait for.
+        let is_vain = || !plan.servers.is_empty() && refused_count.load(Ordering::Relaxed) == plan.servers.len();
+        let pauses = wait(plan.window, began, &processors, progress, &is_vain);
         let servers = servers.into_iter().map(|server| {
             server.join().unwrap_or_else(|_| Err(DialError::Refused("the examination of a server ended".to_owned())))
         });
@@ -112,12 +124,21 @@ fn processor_time() -> Duration {
     clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from).unwrap_or_default()
 }
 
-/// Waits for the end of the window, and loops on the processors in turn for a moment each.
-fn wait(window: Duration, began: Instant, processors: &[usize], progress: &(dyn Fn(Duration) + Sync)) -> Pauses {
+/// Waits for the end of the window, and loops on the processors in turn for a moment each. Ends early if `is_vain`.
+fn wait(
+    window: Duration,
+    began: Instant,
+    processors: &[usize],
+    progress: &(dyn Fn(Duration) + Sync),
+    is_vain: &dyn Fn() -> bool,
+) -> Pauses {
     let mut pauses = Pauses::default();
     for round in 0..LOOPS {
         let next = began + window * (round + 1) / (LOOPS + 1);
         while Instant::now() < next {
+            if is_vain() {
+                return pauses;
+            }
             thread::sleep(next.saturating_duration_since(Instant::now()).min(Duration::from_millis(500)));
             progress(began.elapsed());
         }
@@ -128,7 +149,7 @@ fn wait(window: Duration, began: Instant, processors: &[usize], progress: &(dyn 
             }));
         }
     }
-    while began.elapsed() < window {
+    while began.elapsed() < window && !is_vain() {
         thread::sleep(window.saturating_sub(began.elapsed()).min(Duration::from_millis(500)));
         progress(began.elapsed());
     }
@@ -294,4 +315,34 @@ fn disk_use(
         busy: (after.busy_ms.saturating_sub(before.busy_ms) as f64 / 1e3 / window.seconds).min(1.0),
         top: top.map(|top| (format!("{} (process {})", top.name, top.pid), top.written_per_second)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+    use crate::talk::Link;
+
+    /// No server is anywhere.
+    struct Nobody;
+
+    impl Dialer for Nobody {
+        fn dial(&self, place: &str) -> Result<Box<dyn Link>, DialError> {
+            Err(DialError::Refused(format!("no answer from {place}")))
+        }
+
+        fn reach(&self, _: &str) -> io::Result<Duration> {
+            Err(io::ErrorKind::ConnectionRefused.into())
+        }
+    }
+
+    #[test]
+    fn an_examination_without_a_server_ends_before_its_window() {
+        let servers = vec!["a:1".to_owned(), "b:2".to_owned()];
+        let day = Duration::from_secs(86_400);
+        let plan = Plan { servers, data_dir: Some(std::env::temp_dir()), window: day, host: Host::here() };
+        let told = examine(&plan, &Nobody, &|_| {}).map(|_| ()).expect_err("nobody can be examined");
+        assert_eq!(told, "no answer from a:1; no answer from b:2");
+    }
 }

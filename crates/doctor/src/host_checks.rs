@@ -74,7 +74,10 @@ pub fn cpu_pressure(window: &Window<'_>, consumers: &[Consumer], is_witnessed: b
         (Err(why), _) | (_, Err(why)) => return Finding::unknown("cpu.pressure", why),
     };
     let share = share_of(before.some_us, after.some_us, window.seconds);
-    let reference = format!("at most {}", percent(CPU_PRESSURE_MAX));
+    let reference = match is_witnessed {
+        true => "see cpu.waiting for the server itself".to_owned(),
+        false => format!("at most {}", percent(CPU_PRESSURE_MAX)),
+    };
     Finding::fine("cpu.pressure", percent(share), reference).detail(name_consumers(consumers)).guilty_if(
         share > CPU_PRESSURE_MAX && !is_witnessed,
         share * HEARSAY,

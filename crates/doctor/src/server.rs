@@ -177,7 +177,7 @@ impl Reading {
             slow: talk::slow_log(&mut link),
             past: match first.is_holdfast() {
                 true => talk::black_box(&mut link),
-                false => Err("only Holdfast keeps a black box".to_owned()),
+                false => Err("only Holdfast has a stall recorder".to_owned()),
             },
             hot: match first.is_holdfast() {
                 true => talk::hot_keys(&mut link),

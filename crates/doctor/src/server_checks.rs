@@ -135,13 +135,13 @@ pub fn waiting(threads: Option<(&Threads, &Threads)>, seconds: f64, throttled: f
         percent(of_window),
         name_consumers(consumers)
     );
-    Finding::fine("cpu.waiting", percent(ratio), format!("at most {} of wanted time", percent(WAITING_MAX)))
-        .detail(detail)
-        .guilty_if(
-            ratio > WAITING_MAX && stalled > WAITING_WINDOW_MIN,
-            stalled,
-            "give the server processors of its own (taskset, cpuset, CPUAffinity=), or move the others away",
-        )
+    let reference =
+        format!("at most {} of wanted time, or {} of all", percent(WAITING_MAX), percent(WAITING_WINDOW_MIN));
+    Finding::fine("cpu.waiting", percent(ratio), reference).detail(detail).guilty_if(
+        ratio > WAITING_MAX && stalled > WAITING_WINDOW_MIN,
+        stalled,
+        "give the server processors of its own (taskset, cpuset, CPUAffinity=), or move the others away",
+    )
 }
 
 /// What of the server is in swap, by `/proc/PID/status`.
@@ -268,7 +268,7 @@ pub fn large_replies(first: &Info, last: &Info, own_requests: u64, largest_key: 
         "load.large_replies",
         format!("{} a reply, {}/s", bytes(mean), bytes(rate)),
         format!(
-            "at most {} on average, or {}/s",
+            "at most {} on average, or {}/s in all",
             bytes(REPLY_BYTES_MAX),
             bytes(REPLY_SHARE_MAX * REPLY_BYTES_PER_SECOND)
         ),
@@ -387,7 +387,7 @@ pub fn fragmentation(info: &Info) -> Finding {
     };
     let ratio = resident as f64 / used.max(1) as f64;
     let vain = resident.saturating_sub(used);
-    let reference = format!("at most {FRAGMENTATION_MAX} beyond {}", bytes(FRAGMENTATION_BYTES_MIN as f64));
+    let reference = format!("at most {FRAGMENTATION_MAX}, or {} unused", bytes(FRAGMENTATION_BYTES_MIN as f64));
     Finding::fine("memory.fragmentation", format!("{ratio:.2}"), reference)
         .detail(format!("{} resident, {} used", bytes(resident as f64), bytes(used as f64)))
         .guilty_if(

@@ -31,13 +31,13 @@ const SERVERS_MAX: usize = 64;
 
 /// Find out why a server stalls: the host, the disk, the network, or the load.
 ///
-/// Reads what the kernel counts on this host, and probes its timers, processors and, with --data-dir, its disk. With
-/// --server it asks a node of Holdfast, a cluster, or a stock Redis or Valkey as well, and looks at its threads if it
-/// runs here. It changes nothing. The first line is the verdict. The exit code is 0 if nothing was found, 1 if
-/// something was, and 2 if nothing could be examined.
+/// Reads the counters of the kernel, and probes timers, processors and, with --data-dir, the disk. With --server it
+/// also examines a node of Holdfast, a cluster, or a stock Redis or Valkey, and its threads if it runs on this host. It
+/// changes nothing. The first line is the verdict. The exit code is 0 if nothing was found, 1 if something was, and 2
+/// if the examination failed.
 #[derive(Debug, Args)]
 pub struct DoctorArguments {
-    /// Server to be examined, at its port for clients; several with commas, or the option again.
+    /// Server to examine, at its port for clients; several with commas, or repeat the option.
     #[arg(long = "server", short, value_name = "HOST:PORT", value_delimiter = ',', conflicts_with_all = ["host", "port"])]
     servers: Vec<String>,
     /// Host of the server.
@@ -46,21 +46,21 @@ pub struct DoctorArguments {
     /// Its port for clients.
     #[arg(long, short)]
     port: Option<u16>,
-    /// Only the servers that are named, not the other nodes of their cluster.
+    /// Only the named servers, not the other nodes of their cluster.
     #[arg(long)]
     alone: bool,
     #[command(flatten)]
     login: Login,
-    /// Folder on the disk to be probed, usually the data directory; at most 64 MiB are written to a temporary file.
+    /// Directory on the disk to probe, usually the data directory; at most 64 MiB are written to a temporary file.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// How long to look.
+    /// Length of the examination, in seconds, from 1 to 45.
     #[arg(long, default_value_t = 20.0, value_parser = seconds)]
     seconds: f64,
     /// Print everything as JSON.
     #[arg(long, conflicts_with = "html")]
     json: bool,
-    /// Print everything as one page for browsers, which loads nothing from elsewhere.
+    /// Print one self-contained page for browsers.
     #[arg(long)]
     html: bool,
 }
@@ -84,7 +84,7 @@ pub fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
         servers.push(format!("{host}:{}", arguments.port.unwrap_or(6379)));
     }
     if let Some(folder) = &arguments.data_dir {
-        ensure!(folder.is_dir(), "{} is no folder: name the data directory", folder.display());
+        ensure!(folder.is_dir(), "{} is not a directory: name the data directory", folder.display());
     }
     // A wrong option of TLS is an error of the command line, not a finding about a server.
     arguments.login.tls.security()?;
