@@ -253,6 +253,11 @@ pub fn cause(error: &Error) -> String {
                 "another node answers there: its certificate has another number"
             }
             CertificateError::Revoked => "the other side's certificate has been revoked",
+            // Errors of the verifier come in a box of a type that is not ours to name.
+            CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+                "the other side shows the certificate of an authority (CA:TRUE) as its own: it needs one that an \
+                 authority has signed"
+            }
             other => return format!("the other side's certificate is not good: {other}"),
         },
         Error::AlertReceived(alert) => match *alert {

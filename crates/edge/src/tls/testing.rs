@@ -28,6 +28,12 @@ impl Authority {
         std::fs::write(path, &self.pem).expect("a file");
     }
 
+    /// Its own certificate and key, `NAME.pem` and `NAME.key`.
+    pub fn write_pair(&self, folder: &Path, name: &str) {
+        self.write(&folder.join(format!("{name}.pem")));
+        std::fs::write(folder.join(format!("{name}.key")), self.issuer.key().serialize_pem()).expect("a file");
+    }
+
     /// A certificate of its, `NAME.pem` and `NAME.key`.
     pub fn sign(&self, folder: &Path, name: &str, expires_in_year: i32) {
         let key = KeyPair::generate().expect("a key");

@@ -84,6 +84,7 @@ impl Stand {
         authority.sign(&files.0, "server", 4000);
         authority.sign(&files.0, "client", 4000);
         authority.sign(&files.0, "late", 2001);
+        authority.write_pair(&files.0, "itself");
         let stranger = Authority::new("stranger");
         stranger.write(&files.path("stranger-ca.pem"));
         stranger.sign(&files.0, "stranger", 4000);
@@ -279,6 +280,14 @@ fn either_side_says_why_they_cannot_come_together() {
     assert_eq!(
         reasons(Some("late"), "ca.pem"),
         ["the other side's certificate has expired", "the other side finds that this side's certificate has expired"]
+    );
+    assert_eq!(
+        reasons(Some("itself"), "ca.pem"),
+        [
+            "the other side shows the certificate of an authority (CA:TRUE) as its own: it needs one that an authority \
+             has signed",
+            "the other side does not take this side's certificate"
+        ]
     );
     assert_eq!(
         reasons(Some("client"), "stranger-ca.pem"),
