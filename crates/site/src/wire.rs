@@ -197,7 +197,7 @@ impl Frame {
 }
 
 fn strange() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the near site says something that is not known here")
+    io::Error::new(io::ErrorKind::InvalidData, "the followed site has sent something that is not known here")
 }
 
 fn put_places(out: &mut Vec<u8>, places: &[u64]) {

@@ -300,7 +300,7 @@ impl Following {
                     self.figures.cut_count += 1;
                     self.figures.last_cut.clone_from(&why);
                     turn += 1;
-                    format!("the line to the near site {} is cut: {why}", self.figures.address)
+                    format!("the connection to the followed site {} is lost: {why}", self.figures.address)
                 }
                 Err(End::Gone(why)) => {
                     self.gone.insert(turn % self.addresses.len());
@@ -562,7 +562,7 @@ impl Own {
             Reply::Null => Err(End::Here("TRYAGAIN the record has changed meanwhile".to_owned())),
             reply => match reply.elements().unwrap_or_default().iter().find(|reply| reply.is_error()) {
                 None => Ok(()),
-                Some(error) => Err(End::Gone(format!("a change of the near site is refused here: {error}"))),
+                Some(error) => Err(End::Gone(format!("a change of the followed site is refused here: {error}"))),
             },
         }
     }
@@ -703,7 +703,7 @@ impl Link<'_> {
         let silence_ms = clock::now().unix.0 - self.record.heard_ms;
         if silence_ms < SITE_CHAIN_PATIENCE.as_millis() as i64 {
             let patience = SITE_CHAIN_PATIENCE.as_secs();
-            return Err(End::Cut(format!("it is followed when the near site has been silent for {patience} s")));
+            return Err(End::Cut(format!("it is followed once the nearer site has been silent for {patience} s")));
         }
         Err(End::Origin(Box::new(origin)))
     }
@@ -728,7 +728,7 @@ impl Link<'_> {
         self.following
             .host
             .log
-            .notice(&format!("goes on with {address}, which the near site has followed, without a copy"));
+            .notice(&format!("continues with {address}, which the site before has followed, without a copy"));
         Ok(())
     }
 
@@ -742,14 +742,14 @@ impl Link<'_> {
         let begun = match (self.record.copy.clone().filter(is_here), place) {
             (Some(known), _) => {
                 log.notice(&format!(
-                    "goes on with the copy of the near site {address} at byte {} of {bytes}",
+                    "continues the copy of the followed site {address} at byte {} of {bytes}",
                     known.offset
                 ));
                 Some(known)
             }
             (None, Some((_, 1..))) => return Err(End::Cut("a copy goes on where this cluster is not".to_owned())),
             (None, _) => {
-                log.notice(&format!("takes a copy of the near site {address}: {bytes} bytes"));
+                log.notice(&format!("takes a copy of the followed site {address}: {bytes} bytes"));
                 let now = clock::now().unix.0;
                 let copy = place.map(|(id, _)| CopyPlace { id, offset: 0, database: 0 });
                 let next = Record {
@@ -795,7 +795,7 @@ impl Link<'_> {
         self.commit(&[], Source::Own, next)?;
         self.following.figures.copy_count += 1;
         self.following.gone.clear();
-        self.following.host.log.notice("the copy of the near site is complete");
+        self.following.host.log.notice("the copy of the followed site is complete");
         self.line.acknowledge(moment)?;
         Ok(())
     }

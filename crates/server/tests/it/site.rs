@@ -496,8 +496,8 @@ fn a_copy_goes_on_where_it_was_cut() {
     assert_eq!(contents(near.port()), contents(far.port()));
     let log = far.log();
     let count = |words: &str| log.matches(words).count();
-    assert_eq!(count("takes a copy of the near site"), 1, "{log}");
-    assert_eq!((count("goes on with the copy"), count("the copy of the near site is complete")), (4, 1), "{log}");
+    assert_eq!(count("takes a copy of the followed site"), 1, "{log}");
+    assert_eq!((count("continues the copy"), count("the copy of the followed site is complete")), (4, 1), "{log}");
     assert!(far.client().show("FUNCTION LIST").contains("\"f\""));
     say(&format!("{} bytes were carried", sites.line.carried.load(Ordering::Relaxed)));
     far.stop();
@@ -545,7 +545,7 @@ fn a_chain_goes_on_without_its_middle() {
     wait_until_level(near.port(), end.port(), "over");
     wait_until("both hold the same", || contents(near.port()) == contents(end.port()));
     assert_eq!(told(&mut end.client(), "site_copies_taken").as_deref(), Some("1"), "{}", end.log());
-    assert!(end.log().contains("which the near site has followed"), "{}", end.log());
+    assert!(end.log().contains("which the site before has followed"), "{}", end.log());
     assert_eq!(end.client().show("EXISTS {holdfast}:origin"), "(integer) 0");
     say(&format!("{count} changes, {sums} sums at the end of the chain"));
     end.stop();
