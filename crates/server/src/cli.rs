@@ -16,15 +16,16 @@ use resp::Frame;
 
 use crate::cluster::door::Door;
 use crate::connection::Connection;
+use crate::waiting;
 use crate::words::split_bytes;
 use format::{Style, format};
 
 /// Time between two looks at whether Control-C was pressed, while a reply is waited for.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Send requests to a server: those on the command line, those on the standard input, or at a prompt.
+/// Send requests to a server: from the command line, the standard input, or a prompt.
 ///
-/// Replies look as in redis-cli: with types and quotes on a terminal, and raw elsewhere.
+/// Replies look as in redis-cli: with types and quotes on a terminal, raw otherwise.
 #[derive(Debug, Args)]
 pub struct CliArguments {
     #[command(flatten)]
@@ -32,19 +33,19 @@ pub struct CliArguments {
     /// Database to select.
     #[arg(long = "db", short = 'n', value_name = "NUMBER")]
     database: Option<u32>,
-    /// Speak the third version of the protocol.
+    /// Use RESP3.
     #[arg(short = '3', long)]
     resp3: bool,
-    /// Replies as they are, also on a terminal.
+    /// Print raw replies, also on a terminal.
     #[arg(long, conflicts_with_all = ["no_raw", "json"])]
     raw: bool,
-    /// Replies with types and quotes, also where the output is no terminal.
+    /// Print replies with types and quotes, also if the output is not a terminal.
     #[arg(long, conflicts_with = "json")]
     no_raw: bool,
-    /// Replies as JSON, one line each.
+    /// Print replies as JSON, one line each.
     #[arg(long)]
     json: bool,
-    /// End with exit code 1 if a request is answered with an error.
+    /// Exit with 1 if a request is answered with an error.
     #[arg(short, long)]
     exit_code: bool,
     /// Read the last word of the request from the standard input.
@@ -104,7 +105,7 @@ pub fn run(arguments: &CliArguments) -> Result<ExitCode> {
     let mut is_well = true;
     for line in io::stdin().lock().split(b'\n') {
         let line = line.context("cannot read the standard input")?;
-        let Some(words) = split_bytes(&line) else { bail!("Invalid argument(s): {}", line.escape_ascii()) };
+        let Some(words) = split_bytes(&line) else { bail!("Invalid argument(s): {}", String::from_utf8_lossy(&line)) };
         if !words.is_empty() {
             is_well &= session.request(&words)?;
         }
@@ -148,7 +149,8 @@ impl<'a> Session<'a> {
     }
 
     fn connect(&mut self) -> Result<()> {
-        let mut connection = self.arguments.door.dial()?;
+        let door = &self.arguments.door;
+        let mut connection = waiting::during(&format!("connects to {}", door.place()), || door.dial())?;
         let login = &self.arguments.door.login;
         let (user, password) = (login.user.as_deref(), login.password());
         let mut greetings: Vec<Vec<String>> = Vec::new();
@@ -194,13 +196,13 @@ impl<'a> Session<'a> {
             Ok(Some(reply)) => reply,
             Ok(None) => return Ok(true),
             Err(_) if name == b"shutdown" => return Ok(true),
-            Err(error) => return Err(error).context("the server closed the connection"),
+            Err(error) => return Err(error.into()),
         };
         self.note(&name, words, &reply);
         put(&format(&reply, self.style))?;
         let is_well = !reply.is_error();
         if is_endless && is_well {
-            while let Some(frame) = self.receive().context("the server closed the connection")? {
+            while let Some(frame) = self.receive()? {
                 put(&format(&frame, self.style))?;
             }
             // What still comes is nobody's answer.

@@ -26,6 +26,9 @@ pub fn named<W: AsRef<[u8]>>(words: &[W]) -> String {
 /// What an EXEC that is refused says before the reason.
 const DISCARDED: &[u8] = b"EXECABORT Transaction discarded because of: ";
 
+/// First byte of what a server that expects TLS sends to a client without it. No reply of Redis's begins so.
+const TLS_ALERT: u8 = 0x15;
+
 /// An error reply, as it is shown. Its first word tells what it is: the rest is free text, which may hold anything.
 #[derive(Debug)]
 pub struct Refused {
@@ -37,6 +40,11 @@ impl Refused {
     /// A reply with this text.
     pub fn new(shown: String, reply: &[u8]) -> Self {
         Self { shown, reply: reply.to_vec() }
+    }
+
+    /// The reply as it came.
+    pub fn reply(&self) -> &[u8] {
+        &self.reply
     }
 
     /// Its first word; that of the reason, if a transaction was refused for one.
@@ -139,6 +147,10 @@ impl Connection {
                         if self.has_heard { "" } else { " without an answer (a port for TLS does that: see --tls)" };
                     let what = format!("the server closed the connection{hint}");
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
+                }
+                Ok(_) if !self.has_heard && self.chunk[0] == TLS_ALERT => {
+                    let what = "the server answers with TLS: use --tls, or name its port without TLS";
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, what));
                 }
                 Ok(length) => {
                     self.has_heard = true;

@@ -43,7 +43,7 @@ impl Login {
             let user = self.user.as_deref().unwrap_or("default");
             let reply = connection.call(&["AUTH", user, &password]).with_context(|| format!("{server} hung up"))?;
             if let Frame::Error(text) = &reply {
-                return Err(Refused::new(format!("{server} does not let in {user}: {reply}"), text).into());
+                return Err(Refused::new(format!("{server} refuses the user {user}: {reply}"), text).into());
             }
         }
         Ok(connection)

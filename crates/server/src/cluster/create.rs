@@ -10,7 +10,7 @@ use resp::Frame;
 use serde_json::Value;
 
 use super::add::add;
-use super::door::{Door, ask, ask_status, list, text};
+use super::door::{Door, ask, ask_status, is_final, list, text};
 use crate::login::Login;
 
 /// Between two attempts to reach a server that is not there yet.
@@ -18,8 +18,8 @@ const INTERVAL: Duration = Duration::from_millis(500);
 /// What takes longer is reported while it goes on.
 const REPORTED_AFTER: Duration = Duration::from_secs(2);
 
-/// Make one cluster of servers that run: one of them, or the cluster that some of them form already, takes in the
-/// others, which must hold nothing. Done a second time it changes nothing; with more servers it adds those.
+/// Make one cluster of running servers: the others, which must be empty, join the first one, or the cluster that some
+/// of them already form. It can be repeated, and then only adds what is missing.
 #[derive(Debug, Args)]
 pub struct CreateArguments {
     /// The servers, each at its port for clients.
@@ -80,7 +80,7 @@ fn hear_all(arguments: &CreateArguments) -> Result<Vec<Told>> {
         let heard = loop {
             match hear(address, &arguments.login) {
                 Ok(heard) => break heard,
-                Err(error) if begun.elapsed() > patience => {
+                Err(error) if begun.elapsed() > patience || is_final(&error) => {
                     return Err(error.context(format!("{address} cannot be asked; nothing was changed")));
                 }
                 Err(error) if !has_reported && begun.elapsed() > REPORTED_AFTER => {

@@ -8,7 +8,7 @@ use clap::Args;
 use resp::Frame;
 use serde_json::{Map, Value};
 
-use crate::connection::{Connection, named};
+use crate::connection::{Connection, Refused, named};
 use crate::login::Login;
 use crate::waiting;
 
@@ -41,12 +41,12 @@ impl Door {
     pub fn open(&self) -> Result<Connection> {
         let place = self.place();
         let connection = waiting::during(&format!("connects to {place}"), || self.dial())?.tell_of(&place);
-        self.greet(connection).with_context(|| format!("no answer from {place}"))
+        self.greet(connection)
     }
 
     /// The same, and says nothing meanwhile.
     pub fn open_in_silence(&self) -> Result<Connection> {
-        self.greet(self.dial()?).with_context(|| format!("no answer from {}", self.place()))
+        self.greet(self.dial()?)
     }
 
     /// `HOST:PORT`.
@@ -88,8 +88,14 @@ impl Door {
             let user = self.login.user.as_deref().unwrap_or("default");
             words.extend(["AUTH", user, password.as_deref().unwrap_or_default()]);
         }
-        ask(&mut connection, &words)?;
-        Ok(connection)
+        let place = self.place();
+        let reply = connection.call(&words).with_context(|| format!("no answer from {place}"))?;
+        let Frame::Error(text) = &reply else { return Ok(connection) };
+        let shown = match text.starts_with(b"NOAUTH") {
+            true => format!("{place} asks for a password (NOAUTH): use --password, or HOLDFAST_PASSWORD"),
+            false => format!("{place} refuses: {}", String::from_utf8_lossy(text)),
+        };
+        Err(Refused::new(shown, text).into())
     }
 }
 
@@ -99,12 +105,27 @@ pub fn place_of(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// The answer to one request; an error reply is an error.
+/// The answer to one request; an error reply is an error, of the type [`Refused`].
 pub fn ask(connection: &mut Connection, words: &[&str]) -> Result<Frame> {
     match connection.call(words).with_context(|| format!("{} was not answered", named(words)))? {
-        Frame::Error(text) => bail!("{}", String::from_utf8_lossy(&text)),
+        Frame::Error(text) if is_of_another_product(&text) => {
+            let shown = format!("this server is not a Holdfast: it does not know the command {}", words[0]);
+            Err(Refused::new(shown, &text).into())
+        }
+        Frame::Error(text) => Err(Refused::new(String::from_utf8_lossy(&text).into_owned(), &text).into()),
         reply => Ok(reply),
     }
+}
+
+/// Whether an error reply says that a command of Holdfast's own is not known.
+fn is_of_another_product(text: &[u8]) -> bool {
+    text.to_ascii_lowercase().starts_with(b"err unknown command 'holdfast'")
+}
+
+/// Whether a server that answers with this error does so however long it is asked.
+pub fn is_final(error: &anyhow::Error) -> bool {
+    let Some(refused) = error.downcast_ref::<Refused>() else { return false };
+    matches!(refused.code(), b"NOAUTH" | b"WRONGPASS" | b"NOPERM") || is_of_another_product(refused.reply())
 }
 
 /// How the cluster is, as a node tells it.
@@ -153,4 +174,25 @@ pub fn number(value: &Value, name: &str) -> u64 {
 /// See [`text`].
 pub fn list<'v>(value: &'v Value, name: &str) -> &'v [Value] {
     value.get(name).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_answers_are_the_same_however_long_one_asks() {
+        let is_final = |text: &str| {
+            let error = anyhow::Error::from(Refused::new(text.to_owned(), text.as_bytes()));
+            is_final(&error.context("it cannot be asked"))
+        };
+        for text in
+            ["NOAUTH x", "WRONGPASS x", "NOPERM x", "ERR unknown command 'HOLDFAST', with args beginning with: "]
+        {
+            assert!(is_final(text), "{text}");
+        }
+        for text in ["LOADING x", "CLUSTERDOWN x", "ERR unknown command 'holdout'"] {
+            assert!(!is_final(text), "{text}");
+        }
+    }
 }

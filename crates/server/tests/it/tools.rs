@@ -45,7 +45,10 @@ fn health_is_an_exit_code() {
     assert_eq!(server.client().call(&["CONFIG", "SET", "requirepass", "open sesame"]).to_string(), "OK");
     let (port, place) = (server.port().to_string(), format!("127.0.0.1:{}", server.port()));
     let refused = run(&["health", "-p", &port], &[]);
-    assert!(!refused.status.success() && text(&refused).contains("NOAUTH"), "{refused:?}");
+    assert!(!refused.status.success() && text(&refused).contains("asks for a password (NOAUTH)"), "{refused:?}");
+    // A server that lets nobody in does not do so later, either: it is not waited for.
+    let refused = run(&["cluster", "create", &place, "--wait", "86400"], &[]);
+    assert!(!refused.status.success() && text(&refused).contains("asks for a password (NOAUTH)"), "{refused:?}");
     for (words, environment) in [
         (&["health", "-p", &port, "-a", "open sesame"][..], &[][..]),
         (&["health", "-s", &place], &[("REDISCLI_AUTH", "open sesame")]),
