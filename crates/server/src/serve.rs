@@ -8,6 +8,7 @@ pub mod check;
 mod directives;
 
 use std::fs;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -50,53 +51,54 @@ Usage: holdfast serve [FILE] [--name value [value …]]…
   --port N                TCP port                                      [6379]
   --bind ADDRESS…         where to listen: IPv4, IPv6, * or ::*;
                           with a leading - it may be missing            [127.0.0.1 -::1]
-  --data-dir DIR          where data are kept                           [holdfast-data]
-  --import FILE           with an empty directory: bring in an RDB or AOF file of Redis or Valkey, or a directory of
-                          them, before clients are served; without effect once that is done
+  --data-dir DIR          directory of the data                         [holdfast-data]
+  --import FILE           with an empty directory: import an RDB or AOF file of Redis or Valkey, or a directory of
+                          them, before clients are served; no effect once that is done
   --join HOST:PORT[,HOST:PORT]  with an empty directory: join the cluster of the first node that answers at such a
-                          cluster port; a member looks there for nodes that it does not find
-  --token TOKEN           what lets the node in there: see `holdfast cluster invite`; also HOLDFAST_TOKEN,
-                          or --token-file FILE, neither of which shows in lists of processes
-  --cluster-port N        where other nodes call                        [port + 10000]
-  --cluster-announce-ip A where others reach this node                  [as --bind, or found out]
-  --zone NAME             the rack or building that the node shares the fate of: copies of a group are put in
-                          different zones                               [none]
-  --replicas N            nodes that vote on each write, if there are so many [3]
-  --replace-after SECONDS others take the places of a node that nobody has heard for so long; 0 for never [3600]
-  --follow HOST:PORT[,HOST:PORT]  follow the cluster of these nodes, and take no writes until `holdfast site promote`;
-                          rediss://HOST:PORT with TLS, --masteruser and --masterauth to be let in [none]
-  --site-backlog-size BYTES  keep so much of what changes on disk, for a second cluster that follows [0: nothing]
-  --archive ADDRESS       keep the log of all that happens in file:///DIRECTORY, which must be there,
-                          or in s3://BUCKET/PREFIX                      [none]
+                          cluster port; a member looks there for nodes that it cannot find
+  --token TOKEN           the invitation that --join needs: see `holdfast cluster invite`; HOLDFAST_TOKEN and
+                          --token-file FILE are not visible in lists of processes
+  --cluster-port N        TCP port for other nodes                      [port + 10000]
+  --cluster-announce-ip A address that others use for this node         [from --bind, or detected]
+  --zone NAME             the rack or building of the node: replicas of a group are put in different zones [none]
+  --replicas N            replicas of each group, if there are so many nodes [3]
+  --replace-after SECONDS others replace a node that nobody has heard for so long; 0 for never [3600]
+  --follow HOST:PORT[,HOST:PORT]  follow the cluster of these nodes, and accept no writes until
+                          `holdfast site promote`; rediss://HOST:PORT with TLS; log in with --masteruser and
+                          --masterauth                                  [none]
+  --site-backlog-size BYTES  keep so many bytes of changes on disk, for a second cluster that follows [0: none]
+  --archive ADDRESS       keep the log of all changes in file:///DIRECTORY, which must exist, or in
+                          s3://BUCKET/PREFIX                            [none]
   --archive-key-file FILE encrypt it with the key in this file          [none]
-  --backup-dir DIR        make a backup here every --backup-interval-s seconds [86400], and keep
+  --backup-dir DIR        make a backup in this directory every --backup-interval-s seconds [86400], and keep
                           --backup-keep of them [7]
-  --console-port N        serve the console here, a page for browsers   [none]
-  --sentinel-port N       answer clients that ask a Sentinel where to go [none]
-  --sentinel-master-name NAME  for what they ask                        [mymaster]
-  --metrics-port N        answer GET /metrics here, for Prometheus      [none]
+  --console-port N        serve the console, a page for browsers        [none]
+  --sentinel-port N       answer clients that look for a Sentinel       [none]
+  --sentinel-master-name NAME  the name of the master that they ask for [mymaster]
+  --metrics-port N        serve GET /metrics, for Prometheus            [none]
   --tls-port N            TCP port for clients that speak TLS           [none]
   --tls-cert-file FILE    certificate and --tls-key-file FILE for it, to be shown to clients and nodes
   --tls-ca-cert-file FILE the authorities to trust
   --tls-auth-clients WHO  whether clients need one: yes, no, optional   [yes]
-  --tls-cluster no        neither encrypt what travels between nodes nor ask who they are [auto]
-  --cluster-compression-level N  compress it, from 1 (fast) to 19 (small) [0: not]
+  --tls-cluster no        no encryption between nodes, and no certificates [auto]
+  --cluster-compression-level N  compress links between nodes, from 1 (fast) to 19 (small) [0: off]
   --appendfsync WHEN      an acknowledged write is on disk: always (before it is acknowledged),
-                          everysec (within a second), no (when the system likes) [always]
+                          everysec (within a second), no (when the system writes it) [always]
   --cores N               threads that serve clients                    [one per processor, at most 4 or half of them]
-  --level-max N           act as a version that knows no higher level: to try an upgrade  [all that it knows]
-  --unixsocket PATH       listen here too
+  --level-max N           behave like a version that knows no higher level, to test an upgrade [all known]
+  --unixsocket PATH       also listen on this socket
   --unixsocketperm MODE   its permissions, as in 700
-  --requirepass PASSWORD  clients must say it; or --requirepass-file FILE, which does not show in lists of processes
+  --requirepass PASSWORD  password of the user default; --requirepass-file FILE is not visible in lists of processes
   --maxmemory BYTES       as in 2gb; see --maxmemory-policy             [no limit]
   --maxmemory-clients B   memory of all clients together                [a tenth of the machine's]
   --maxclients N          most clients at a time                        [10000]
-  --logfile FILE          log lines go here                             [standard output]
-  --log-format FORMAT     text, or json: an object a line               [text]
+  --logfile FILE          write the log to this file                    [standard output]
+  --log-format FORMAT     text, or json: one object per line            [text]
 
-Every parameter that CONFIG GET * lists can be given in the same way, here or in the file; what stands later counts.
+Every parameter that CONFIG GET * lists can be given in the same way, here or in the file. The last value counts,
+and the command line takes precedence over the file.
 
-SIGTERM and Control-C stop the server in good order; a second Control-C stops it at once.
+SIGTERM and Control-C stop the server cleanly; a second Control-C stops it at once.
 ";
 
 /// A server to be started.
@@ -162,6 +164,7 @@ pub fn run(words: &[String]) -> Result<(), String> {
         return Ok(());
     };
     end_with_a_panic();
+    check_folder(&options.data_directory).inspect_err(|why| edge::log_failure(&options.settings, why))?;
     options.source = crate::migrate::replica::source_of(&options.data_directory)
         .map_err(|why| format!("{why:#}"))
         .inspect_err(|why| edge::log_failure(&options.settings, why))?;
@@ -265,6 +268,21 @@ fn similar(settings: &Settings, name: &str) -> Option<&'static str> {
     (nearest.0 <= 1.max(name.len() / 4)).then_some(nearest.1)
 }
 
+/// A data directory may be missing; it is nothing else than a directory.
+fn check_folder(folder: &Path) -> Result<(), String> {
+    let why = match fs::metadata(folder) {
+        Ok(found) if !found.is_dir() => "this is not a directory",
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => "a part of this path is not a directory",
+        _ => return Ok(()),
+    };
+    Err(format!("data directory {}: {why}: choose another one with --data-dir", folder.display()))
+}
+
+/// What is wrong with values of a parameter that takes another number of them.
+fn miscounted(values: &[String]) -> &'static str {
+    if values.is_empty() { "needs a value" } else { "wrong number of arguments" }
+}
+
 /// Cuts the command line into parameters. A word with two dashes begins one; the first word may be a file.
 fn directives(words: &[String]) -> Result<Vec<Directive>, String> {
     let place = "the command line".to_owned();
@@ -281,6 +299,11 @@ fn directives(words: &[String]) -> Result<Vec<Directive>, String> {
             directive.words.push(word.clone());
             directive.text.push(' ');
             directive.text.push_str(if word.is_empty() { "\"\"" } else { word });
+        } else if word.starts_with('-') && word.len() > 1 {
+            // Short options are those of the other verbs.
+            return Err(format!(
+                "{place}: '{word}': Unknown option; those of serve begin with two dashes, as in --port"
+            ));
         } else {
             let words = vec!["config".to_owned(), word.clone()];
             // What follows the file belongs to no parameter: the next plain word is a mistake of the user's.
@@ -430,7 +453,7 @@ impl Plan {
         let [name, values @ ..] = &directive.words[..] else { return Ok(()) };
         match name.as_str() {
             "data-dir" | "dir" => {
-                let [directory] = values else { return Err(directive.complain("wrong number of arguments")) };
+                let [directory] = values else { return Err(directive.complain(miscounted(values))) };
                 self.data_directory = PathBuf::from(directory);
             }
             "join" => {
@@ -492,7 +515,7 @@ impl Plan {
 
     fn set(&mut self, directive: &Directive, name: &str, value: &str) -> Result<(), String> {
         if directive.words.len() < 2 {
-            return Err(directive.complain("wrong number of arguments"));
+            return Err(directive.complain("needs a value"));
         }
         // `save` may stand in several lines, which count together; the first replaces the default.
         let gathered = match name {
@@ -751,14 +774,28 @@ mod tests {
     }
 
     #[test]
+    fn a_data_directory_is_a_directory_or_missing() {
+        let folder = std::env::temp_dir().join(format!("holdfast-no-folder-{}", std::process::id()));
+        assert_eq!(check_folder(&folder), Ok(()));
+        assert_eq!(check_folder(&std::env::temp_dir()), Ok(()));
+        fs::write(&folder, "").expect("a temporary file");
+        for (path, why) in [(folder.clone(), "this is not"), (folder.join("data"), "a part of this path is not")] {
+            let told = check_folder(&path).expect_err("no directory");
+            assert!(told.contains(why) && told.contains("--data-dir"), "{told}");
+        }
+        fs::remove_file(folder).expect("the file is there");
+    }
+
+    #[test]
     fn mistakes_on_the_command_line_are_told_as_well() {
         let cases = [
             ("--no-such 1", "the command line: '--no-such 1': Unknown option 'no-such'"),
             ("--data-dr x", "the command line: '--data-dr x': Unknown option 'data-dr'; did you mean 'data-dir'?"),
             ("--tokn x", "the command line: '--tokn x': Unknown option 'tokn'; did you mean 'token'?"),
-            ("--port", "the command line: '--port': wrong number of arguments"),
+            ("--port", "the command line: '--port': needs a value"),
             ("--cores 0", "the command line: '--cores 0': needs a number from 1 to 1024"),
-            ("--data-dir", "the command line: '--data-dir': wrong number of arguments"),
+            ("--data-dir", "the command line: '--data-dir': needs a value"),
+            ("-p 1", "the command line: '-p': Unknown option; those of serve begin with two dashes, as in --port"),
             ("--config a b", "the command line: '--config a b': needs the name of a file"),
         ];
         for (line, expected) in cases {
