@@ -18,6 +18,13 @@ const fn debug(name: &'static str, arity: i32, run: super::Run) -> ControlComman
 pub(super) const DEBUG: ControlCommand = ControlCommand {
     summary: "Commands for tests.",
     subcommands: &[
+        ControlCommand {
+            summary: "Lists the subcommands.",
+            ..debug("help", 2, |_, _, writer| {
+                super::write_help(writer, "DEBUG", DEBUG.subcommands);
+                Ok(())
+            })
+        },
         SLEEP,
         SET_ACTIVE_EXPIRE,
         SET_DISABLE_DENY_SCRIPTS,

@@ -37,13 +37,13 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..node("cluster", 2, |_, _| Ok(Question::Figures), cluster)
         },
         ControlCommand {
-            summary: "Removes a node from the cluster for good; refuses what would cost a quorum.",
+            summary: "Removes a node from the cluster permanently; refuses what would cost a quorum.",
             syntax: "node",
             flags: GOVERNS,
             ..plain("remove", 3, Body::Govern)
         },
         ControlCommand {
-            summary: "Makes this node, which is empty and by itself, join the cluster of another one: it starts over.",
+            summary: "Makes this node, which is empty and by itself, join the cluster of another one: it restarts.",
             syntax: "host:port [token]",
             flags: &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::SkipMonitor, Flag::SkipSlowlog],
             ..node("join", -3, |_, _| Ok(Question::Figures), join)
@@ -61,7 +61,7 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("prefer", 4, Body::Govern)
         },
         ControlCommand {
-            summary: "Moves slots to a group while clients go on.",
+            summary: "Moves slots to a group while clients continue.",
             syntax: "first-slot last-slot group",
             flags: GOVERNS,
             ..plain("move", 5, Body::Govern)
@@ -90,41 +90,41 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("balance", 3, Body::Govern)
         },
         ControlCommand {
-            summary: "Creates groups until there are so many; each gets its share of the slots while clients go on.",
+            summary: "Creates groups until there are so many; each gets its share of the slots while clients continue.",
             syntax: "count",
             flags: GOVERNS,
             ..plain("groups", 3, Body::Govern)
         },
         ControlCommand {
-            summary: "Raises the level of the cluster for good if all nodes know the next one; CHECK only tells.",
+            summary: "Raises the level of the cluster permanently if all nodes know the next one; CHECK only reports.",
             syntax: "[CHECK]",
             flags: GOVERNS,
             ..plain("upgrade", -2, Body::Govern)
         },
         ControlCommand {
-            summary: "Moves a group to nodes while clients go on.",
+            summary: "Moves a group to nodes while clients continue.",
             syntax: "group node [node ...]",
             flags: GOVERNS,
             ..plain("place", -4, Body::Govern)
         },
         ControlCommand {
-            summary: "Shows which groups would move between nodes next, why, and how many bytes would travel.",
+            summary: "Shows which groups would move between nodes next, why, and how many bytes are copied.",
             flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
             ..node("plan", 2, |_, _| Ok(Question::Figures), plan)
         },
         ControlCommand {
-            summary: "Accepts what this node has as complete, where it may lack the end of a log and nobody leads.",
+            summary: "Accepts the log of this node as complete, if its end may be missing and nobody leads.",
             flags: &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::Loading, Flag::Stale],
             ..node("trust", 2, |_, _| Ok(Question::Trust), trust)
         },
         ControlCommand {
-            summary: "Shows what has happened in the cluster, the latest first.",
+            summary: "Shows the events of the cluster, the latest first.",
             syntax: "[count]",
             flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
             ..node("timeline", -2, |_, _| Ok(Question::Timeline), timeline)
         },
         ControlCommand {
-            summary: "Shows when a core of this node did not turn, the latest first, and what the host did meanwhile.",
+            summary: "Shows when a core of this node stalled, the latest first, and what the host did meanwhile.",
             syntax: "[count]",
             flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale],
             ..local("stalls", -2, stalls)

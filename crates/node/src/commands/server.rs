@@ -95,7 +95,7 @@ pub(super) const BGREWRITEAOF: ControlCommand = ControlCommand {
 };
 
 pub(super) const SAVE: ControlCommand = ControlCommand {
-    summary: "Makes a checkpoint of all data and replies when it is finished. Other clients go on.",
+    summary: "Makes a checkpoint of all data and replies when it is finished. Other clients continue.",
     complexity: "O(N) where N is the total number of keys in all databases",
     flags: &[Flag::Admin, Flag::Noscript, Flag::NoAsyncLoading, Flag::NoMulti],
     ..node("save", 1, |_, _| Ok(Question::FinishCheckpoint), super::join_done)

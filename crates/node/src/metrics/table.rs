@@ -84,7 +84,7 @@ pub const METRICS: &[Metric] = &[
     gauge("redis_blocked_clients", "Clients that wait for data.", "blocked_clients"),
     gauge("redis_tracking_clients", "Clients that track keys for their caches.", "tracking_clients"),
     gauge("redis_max_clients", "Most connections of clients at a time.", "maxclients"),
-    gauge("redis_config_maxclients", "The same.", "maxclients"),
+    gauge("redis_config_maxclients", "maxclients, under the name of its parameter.", "maxclients"),
     gauge("redis_config_maxmemory", "maxmemory in bytes; 0 is no limit.", "maxmemory"),
     gauge(
         "redis_client_recent_max_input_buffer_bytes",
