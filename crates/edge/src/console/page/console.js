@@ -221,11 +221,11 @@ function findings() {
     for (const stall of stalls) causes.set(blame(stall), (causes.get(blame(stall)) || 0) + stall.took_us);
     const [worst, worst_us] = [...causes].sort((a, b) => b[1] - a[1])[0];
     const part = worst_us > 0.9 * lost_us ? "because" : `${micros(worst_us)} of it because`;
-    say(1, `Cores of this node stood still ${stalls.length} times in ${seconds(Math.max(span_s, 1))}, ${micros(lost_us)} in all, ${part} ${worst}.`, "stalls");
+    say(1, `Cores of this node stalled ${stalls.length} times in ${seconds(Math.max(span_s, 1))}, ${micros(lost_us)} in all, ${part} ${worst}.`, "stalls");
   }
   const stalled = mean("stalled", 60);
   if (!state.stalls && stalled > 20) {
-    say(1, `Cores of this node stand still for ${FORMATS.per_mille(stalled)} of the time of one core; why, is not for this user to see.`, "stalls");
+    say(1, `Cores of this node stall for ${FORMATS.per_mille(stalled)} of the time of one core; this user may not see why.`, "stalls");
   }
   const hottest = last("hottest_key");
   if (hottest > 200) say(1, `The commands on one key take ${FORMATS.per_mille(hottest)} of the time of a core.`, "hot");
@@ -249,13 +249,13 @@ function show_verdict() {
   const found = findings();
   if (!state.cluster && found.length === 0) { box.className = ""; fill(box); return; }
   box.className = found.length === 0 ? "good" : found[0].level === 2 ? "bad" : "warn";
-  const line = (finding) => [finding.text, finding.page ? [" ", h("a", { href: `#${finding.page}` }, "Look")] : []].flat();
+  const line = (finding) => [finding.text, finding.page ? [" ", h("a", { href: `#${finding.page}` }, "Show")] : []].flat();
   if (found.length === 0) {
     const { nodes, groups } = state.cluster;
     const lag = Math.max(0, ...groups.flatMap((group) => group.followers.map((follower) => follower.lag_ms)));
     const size = `${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}, ${groups.length} ${groups.length === 1 ? "group" : "groups"}, each with a leader`;
     const replicas = nodes.length > 1 ? `; no follower is more than ${millis(lag)} behind` : "";
-    fill(box, h("h1", {}, "Nothing holds it back."), h("p", { class: "soft" }, `${size}${replicas}.`));
+    fill(box, h("h1", {}, "No problems found."), h("p", { class: "soft" }, `${size}${replicas}.`));
     return;
   }
   const rest = found.slice(1, 8);
@@ -266,12 +266,12 @@ function show_verdict() {
 
 const CHARTS = [
   ["Commands by family", ["read_calls", "write_calls", "script_calls", "other_calls"]],
-  ["Time to carry out a read", ["read_p50", "read_p99", "read_max"], "log"],
-  ["Time to carry out a write", ["write_p50", "write_p99", "write_max"], "log"],
+  ["Time of a read", ["read_p50", "read_p99", "read_max"], "log"],
+  ["Time of a write", ["write_p50", "write_p99", "write_max"], "log"],
   ["Time of scripts and others, p99", ["script_p99", "other_p99"], "log"],
   ["Sync of the log", ["log_sync"], "log"],
   ["Slowest follower", ["follower_lag"]],
-  ["Cores that stood still", ["stalled"]],
+  ["Stalled cores", ["stalled"]],
   ["Hottest key, of one core's time", ["hottest_key"]],
   ["Processor time", ["cpu_user", "cpu_system"]],
   ["Memory", ["memory_resident", "memory_used", "memory_keys", "memory_clients"]],
@@ -327,7 +327,7 @@ const STALLS_MARKED = 12;
 function events_between(from, to) {
   const within = (state.stalls?.latest || []).filter((stall) => stall.took_us >= 20000 && stall.unix_ms >= from && stall.unix_ms <= to);
   const stalls = within.sort((a, b) => b.took_us - a.took_us).slice(0, STALLS_MARKED)
-    .map((stall) => ({ unix_ms: stall.unix_ms, kind: "stall", text: `core ${stall.core} stood still for ${micros(stall.took_us)}: ${blame(stall)}`, node: null }));
+    .map((stall) => ({ unix_ms: stall.unix_ms, kind: "stall", text: `core ${stall.core} stalled for ${micros(stall.took_us)}: ${blame(stall)}`, node: null }));
   return state.timeline.concat(stalls).filter((event) => event.unix_ms >= from && event.unix_ms <= to);
 }
 
@@ -510,10 +510,10 @@ function refresh_overview() {
   const tiles = $("tiles");
   if (!tiles) return;
   fill(tiles, tile("commands a second", last("commands"), count),
-    tile("a write is carried out (p99)", highest("write_p99", 10), nanos),
-    tile("… is synced to disk", last("log_sync"), micros),
-    tile("… reaches the slowest follower", last("follower_lag"), micros),
-    tile("a read is carried out (p99)", highest("read_p99", 10), nanos),
+    tile("time of a write (p99)", highest("write_p99", 10), nanos),
+    tile("last sync to disk", last("log_sync"), micros),
+    tile("lag of the slowest follower", last("follower_lag"), micros),
+    tile("time of a read (p99)", highest("read_p99", 10), nanos),
     tile("clients", last("clients"), count),
     tile("resident memory", last("memory_resident"), bytes),
     tile("of one processor", last("cpu_user") === null ? null : last("cpu_user") + last("cpu_system"), FORMATS.per_mille));
@@ -602,7 +602,7 @@ function refresh_stalls() {
   const rows = latest.map((stall) => h("tr", {}, cell(moment(stall.unix_ms), "nowrap mono"), number(stall.core), number(micros(stall.took_us)),
     cell(blame(stall), "wide"), cell(stall.work, "mono nowrap"), number(micros(stall.ran_us)), number(micros(stall.waited_us)), number(micros(stall.stolen_us)),
     number(stall.major_faults), number([stall.pressure_cpu_us, stall.pressure_io_us, stall.pressure_memory_us].map(micros).join(" / ")), number(micros(stall.window_us))));
-  fill(box, h("h2", {}, "When a core of this node stood still for 5 ms and more"),
+  fill(box, h("h2", {}, "Stalls of 5 ms and more of a core of this node"),
     h("p", { class: "soft" }, `${all} times since the start, ${micros(total_us)} in all${missed ? `; ${missed} more could not be looked into` : ""}. ` +
       "Ran, waited and the rest are what the machine did in a window around each."),
     table([["when"], ["core", "number"], ["how long", "number"], ["why"], ["what it did"], ["ran", "number"], ["waited", "number"], ["stolen", "number"],
