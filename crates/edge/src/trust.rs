@@ -114,7 +114,8 @@ impl Token {
     /// # Errors
     /// One line, if it is no token.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let told = || "it is no token: `holdfast cluster invite` prints one, which begins with holdfast-".to_owned();
+        let told =
+            || "this is not a token: `holdfast cluster invite` prints one, which begins with holdfast-".to_owned();
         let body = text.trim().strip_prefix(TOKEN_PREFIX).ok_or_else(told)?;
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(body).map_err(|_| told())?;
         match bytes.first() {
@@ -459,8 +460,8 @@ mod tests {
     #[test]
     fn what_is_no_token_is_told_from_one_that_was_cut_off() {
         let token = Authority::make().expect("a key").invite(0, HOUR).expect("random numbers").to_text();
-        assert!(Token::parse("secret").is_err_and(|why| why.contains("no token")));
-        assert!(Token::parse("").is_err_and(|why| why.contains("no token")));
+        assert!(Token::parse("secret").is_err_and(|why| why.contains("not a token")));
+        assert!(Token::parse("").is_err_and(|why| why.contains("not a token")));
         assert!(Token::parse(&token[..token.len() - 4]).is_err_and(|why| why.contains("not whole")));
         assert!(Token::parse(&format!("{token}AAAA")).is_err_and(|why| why.contains("not whole")));
         assert!(Token::parse(&format!("{TOKEN_PREFIX}Z{}", &token[10..])).is_err_and(|why| why.contains("version")));

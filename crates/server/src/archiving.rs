@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Subcommand;
 
-/// Lists and checks an archive, and shows what has become of a key.
+/// List and verify an archive, and show the history of a key.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ArchiveArguments {
     #[command(subcommand)]
@@ -46,14 +46,14 @@ impl Which {
     }
 }
 
-/// Tells which moments an archive can be restored to, and what it holds of each group.
+/// List the moments that an archive can be restored to, and what it holds of each group.
 #[derive(clap::Args, Clone, Debug)]
 struct ListArguments {
     #[command(flatten)]
     which: Which,
 }
 
-/// Reads all of an archive back, and names what is damaged or missing.
+/// Read a whole archive, and name what is damaged or missing.
 #[derive(clap::Args, Clone, Debug)]
 struct VerifyArguments {
     #[command(flatten)]

@@ -29,7 +29,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
 /// Compare what an application recorded of its writes with what a server holds.
 ///
 /// The record has a line of JSON for each request: {"op": "set", "key": "k", "value": "v", "outcome": "ok"}. The exit
-/// code is 0 if everything acknowledged is there once, 1 if not, and 2 if that could not be found out.
+/// code is 0 if everything acknowledged is there once, 1 if not, and 2 if the audit failed.
 #[derive(Debug, Args)]
 pub struct AuditArguments {
     /// The record; - for the standard input.

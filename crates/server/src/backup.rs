@@ -27,7 +27,7 @@ use crate::cluster::door::Door;
 use crate::waiting::{self, SILENCE};
 use manifest::{MANIFEST_FILE, Manifest};
 
-/// Makes, lists and checks backups.
+/// Create, list and verify backups.
 #[derive(clap::Args, Clone, Debug)]
 pub struct BackupArguments {
     #[command(subcommand)]
@@ -41,7 +41,7 @@ enum Verb {
     Verify(VerifyArguments),
 }
 
-/// Lists the backups in a directory.
+/// List the backups in a directory.
 #[derive(clap::Args, Clone, Debug)]
 struct ListArguments {
     /// The directory that holds backups
@@ -49,7 +49,7 @@ struct ListArguments {
     directory: PathBuf,
 }
 
-/// Reads all of a backup back and checks every part of it against its checksum.
+/// Read a whole backup, and verify every checksum.
 #[derive(clap::Args, Clone, Debug)]
 struct VerifyArguments {
     /// The backup

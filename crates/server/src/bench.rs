@@ -43,10 +43,10 @@ const FILL_BYTES: usize = 256 * 1024;
 /// Connections that load keys, per server.
 const FILL_CLIENTS: usize = 8;
 
-/// Drives servers with load and reports throughput, latency and errors.
+/// Put load on servers, and report throughput, latency and errors.
 ///
-/// Works against Holdfast, Redis and Valkey alike. Latency is from the moment a request is sent, or, at a fixed rate,
-/// from the moment it should have been sent: time spent waiting behind a stalled server counts.
+/// Works with Holdfast, Redis and Valkey. Latency counts from the moment a request is sent, or, at a fixed rate, from
+/// the moment it should have been sent, so the wait for a stalled server counts.
 #[derive(clap::Args, Clone, Debug)]
 pub struct BenchArguments {
     /// Servers, as HOST:PORT, several with commas between them
@@ -70,8 +70,7 @@ pub struct BenchArguments {
     /// What each client does
     #[arg(long, short, value_enum, default_value_t = Workload::GetSet)]
     pub workload: Workload,
-    /// A request that clients make instead, as one would type it; {key} stands for the number of a key, {value} for a
-    /// value
+    /// A request to send instead, written as for redis-cli; {key} stands for the number of a key, {value} for a value
     #[arg(long, conflicts_with = "workload", value_name = "REQUEST")]
     pub command: Option<String>,
     /// Operations that each client sends together before it waits for the replies
@@ -89,13 +88,14 @@ pub struct BenchArguments {
     /// Share of GETs in the workload mixed
     #[arg(long, default_value_t = 0.75)]
     pub read_ratio: f64,
-    /// Operations per second in all, begun on time whatever the server does; without it, clients wait for replies
+    /// Operations per second in total, started on schedule even if the server stalls; without it, clients wait for
+    /// replies
     #[arg(long, short)]
     pub rate: Option<f64>,
     /// Seconds of load before measuring
     #[arg(long, default_value_t = 1.0)]
     pub warmup: f64,
-    /// Threads that play the clients [default: half of the processors]
+    /// Threads for the clients [default: half of the processors]
     #[arg(long, short)]
     pub threads: Option<usize>,
     /// User to authenticate as
@@ -112,7 +112,7 @@ pub struct BenchArguments {
     /// What each connection asks for with CLIENT DURABILITY, of a Holdfast server: disk, memory, all
     #[arg(long, value_name = "LEVEL")]
     pub durability: Option<String>,
-    /// Do not load the keys first, though the workload reads them
+    /// Do not load the keys first, even if the workload reads them
     #[arg(long)]
     pub no_load: bool,
     /// Seed of all choices

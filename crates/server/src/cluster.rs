@@ -21,7 +21,7 @@ pub(crate) use trial::watch_signals;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-/// See how a cluster is, and change it.
+/// Show and change a cluster.
 #[derive(Debug, Args)]
 pub struct ClusterArguments {
     #[command(subcommand)]

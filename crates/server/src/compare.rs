@@ -25,9 +25,10 @@ use nix::unistd::Pid;
 use crate::bench::{self, BenchArguments, Outcome, Workload};
 use contender::{Durability, Folder, RunningServer};
 
-/// Compares this Holdfast with the Redis and Valkey servers that are installed.
+/// Compare this Holdfast with the Redis and Valkey servers that are installed.
 ///
-/// Starts each of them on free ports of the loopback, with data in a temporary directory, and ends them afterwards.
+/// Starts each of them on free ports of the loopback address, with data in a temporary directory, and stops them
+/// afterwards.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CompareArguments {
     /// A short version: one round of one second each
@@ -44,7 +45,7 @@ pub struct CompareArguments {
     /// commands
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
-    /// Instead of the scenarios: latency and memory with and without a snapshot under way, at half of capacity
+    /// Instead of the scenarios: latency and memory with and without a snapshot in progress, at half of capacity
     #[arg(long, conflicts_with_all = ["only", "rounds", "html"])]
     pub snapshot: bool,
     /// Instead of the scenarios: memory per key, and the time of a restart

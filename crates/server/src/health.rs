@@ -7,18 +7,18 @@ use clap::Args;
 
 use crate::cluster::door::{Door, ask};
 
-/// Ask a node whether it serves; the exit code is 0 if it does.
+/// Check whether a node serves; the exit code is 0 if it does.
 #[derive(Debug, Args)]
 pub struct HealthArguments {
     #[command(flatten)]
     door: Door,
-    /// Fail also while a group of the node is not within so many milliseconds of its leader, or without one.
+    /// Also fail while a group of the node has no leader, or is more than so many milliseconds behind it.
     #[arg(long, value_name = "MILLISECONDS", num_args = 0..=1, default_missing_value = "5000")]
     caught_up: Option<u64>,
-    /// Fail also while the node belongs to no cluster of at least so many nodes.
+    /// Also fail while the node's cluster has fewer than so many nodes.
     #[arg(long, value_name = "N")]
     nodes: Option<u64>,
-    /// Say nothing.
+    /// Print nothing.
     #[arg(long, short)]
     quiet: bool,
 }

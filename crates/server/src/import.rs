@@ -32,10 +32,9 @@ const SILENCE: Duration = Duration::from_secs(2);
 
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Brings the data of a stock Redis or Valkey, in an RDB or AOF file or a directory of them, into a server.
+/// Import an RDB or AOF file of Redis or Valkey, or a directory of them, into a server.
 ///
-/// The whole input is read and checked before anything is sent. What is brought in is acknowledged by the server as any
-/// write is.
+/// The whole input is read and checked before anything is sent. The server acknowledges it like any other write.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ImportArguments {
     /// An RDB file, an AOF file, an AOF directory with its manifest, or a directory of Redis that holds them
@@ -52,7 +51,7 @@ pub struct ImportArguments {
     /// Stop where an AOF says that later requests follow: '2026-11-23 01:00:00' (UTC) or seconds of Unix time
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     until: Option<i64>,
-    /// Only read and check the files, and say what is in them
+    /// Only read and check the files, and report what is in them
     #[arg(long)]
     check: bool,
     /// Show no progress

@@ -60,7 +60,8 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(15);
 /// Lines that are being made at once.
 const HANDSHAKES_MAX: u64 = 32;
 
-/// Carry replication between two Redis servers over a thin line: compressed, encrypted, through cuts and crashes
+/// Carry replication between two Redis servers over a slow link: compressed, encrypted, across disconnections and
+/// crashes
 #[derive(clap::Args, Clone, Debug)]
 pub struct LinkArguments {
     #[command(subcommand)]
@@ -73,7 +74,7 @@ enum LinkVerb {
     Listen(EndArguments),
     /// Run an end of a link that connects to the other end
     Connect(EndArguments),
-    /// Say how an end of a link is; the exit code is 0 if its line and its Redis are there
+    /// Show the state of an end of a link; the exit code is 0 if its line and its Redis are connected
     Status(StatusArguments),
 }
 
@@ -112,7 +113,7 @@ struct EndArguments {
     /// Serve /status, /metrics and /health by HTTP at this address
     #[arg(long, value_name = "HOST:PORT")]
     status: Option<String>,
-    /// Say nothing but what matters
+    /// Print only warnings and results
     #[arg(long, short)]
     quiet: bool,
 }
@@ -408,6 +409,6 @@ fn supervise(end: &dyn End, line: &Line, is_quiet: bool) -> Result<()> {
     }
     supervisor.stopping();
     end.sync()?;
-    tell(format_args!("ends as told; everything that has come is on disk"));
+    tell(format_args!("stopped; everything received is on disk"));
     Ok(())
 }

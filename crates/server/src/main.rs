@@ -35,7 +35,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-/// A durable, transactional in-memory store that Redis clients can talk to.
+/// A durable, replicated, transactional in-memory store that speaks the Redis protocol.
 #[derive(Debug, Parser)]
 #[command(name = "holdfast", version = shell::version(), max_term_width = 100)]
 struct Arguments {

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use node::metrics::{METRICS, Metric};
 use serde_json::{Value, json};
 
-/// Print what `/metrics` tells, a dashboard for Grafana, or alert rules for Prometheus.
+/// Print the list of metrics, a dashboard for Grafana, or alert rules for Prometheus.
 #[derive(Debug, Args)]
 pub struct MetricsArguments {
     #[command(subcommand)]

@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A record that was not written for so long belongs to no running process: one writes it at least each second.
 const WRITER_SILENCE: Duration = Duration::from_secs(5);
 
-/// Move from a Redis or Valkey that runs, without stopping it
+/// Migrate a running Redis or Valkey without stopping it
 #[derive(clap::Args, Clone, Debug)]
 pub struct MigrateArguments {
     #[command(subcommand)]
@@ -53,19 +53,19 @@ pub struct MigrateArguments {
 
 #[derive(clap::Subcommand, Clone, Debug)]
 enum MigrateVerb {
-    /// Say whether it can be done, and what to prepare; changes nothing
+    /// Check whether the migration can be done, and what to prepare; changes nothing
     Check(BothArguments),
-    /// Copy the source and follow it, until the migration is cut over or stopped; continues one that was interrupted
+    /// Copy the source and follow it, until the cut-over or `stop`; continues an interrupted migration
     Start(StartArguments),
-    /// Say how far a migration is
+    /// Show the phase and the lag of a migration
     Status(StatusArguments),
-    /// Compare all keys of both sides, or those that are taken
+    /// Compare all keys of both sides, or those that the filter takes
     Verify(VerifyArguments),
-    /// Stop writes at the source, wait until the target has everything, and open the target
+    /// Stop writes at the source, wait until the target has everything, and end the migration
     Cutover(CutoverArguments),
-    /// Go back after a cut-over: let the old server follow this one, and cut over to it
+    /// Go back after a cut-over: let the old server follow the new one, and cut over to it
     Back(BackArguments),
-    /// Give a migration up: the source is no longer followed, and what has been copied stays
+    /// Cancel a migration: the copied keys stay at the target
     Stop(StatusArguments),
 }
 
@@ -75,7 +75,7 @@ struct SourceArguments {
     /// The source: redis://[USER:PASSWORD@]HOST:PORT, or rediss:// with TLS
     #[arg(long, value_name = "URL")]
     from: String,
-    /// Password to authenticate with, at the source
+    /// Password at the source
     #[arg(long, env = "HOLDFAST_SOURCE_PASSWORD", hide_env_values = true)]
     source_password: Option<String>,
     #[command(flatten)]
@@ -102,19 +102,19 @@ struct StartArguments {
     both: BothArguments,
     #[command(flatten)]
     filter: Filter,
-    /// Directory for what the source has sent and the target has not taken yet
+    /// Directory for what the source has sent and the target has not applied yet
     #[arg(long, value_name = "DIR", default_value = ".")]
     spool_dir: PathBuf,
-    /// Most megabytes in it; when it is full the source is not read
+    /// Limit of this directory in megabytes; while it is full, the source is not read
     #[arg(long, value_name = "MEGABYTES", default_value_t = 8_192, value_parser = clap::value_parser!(u64).range(1..))]
     spool_mb: u64,
-    /// Leave out keys of modules, and name them, instead of refusing the copy
+    /// Leave out keys of modules, and name them, instead of stopping
     #[arg(long)]
     skip_modules: bool,
-    /// Empty the target and copy again, where the source cannot continue its stream or the migration has failed
+    /// Empty the target and copy again, if the source cannot continue its stream or the migration has failed
     #[arg(long)]
     resync: bool,
-    /// Say nothing but what matters
+    /// Print only warnings and results
     #[arg(long, short)]
     quiet: bool,
 }
@@ -137,10 +137,10 @@ struct StatusArguments {
 struct CutoverArguments {
     #[command(flatten)]
     both: BothArguments,
-    /// Longest time for which clients of the source may have to wait with their writes, in seconds
+    /// Longest time for which writes at the source may wait, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     pause: u64,
-    /// Let the source take writes again afterwards: those are not at the target
+    /// Let the source accept writes again afterwards; these do not reach the target
     #[arg(long)]
     leave_source_open: bool,
 }
@@ -149,13 +149,13 @@ struct CutoverArguments {
 struct BackArguments {
     #[command(flatten)]
     both: BothArguments,
-    /// Only let the old server follow; run this again without it to go back
+    /// Only let the old server follow; run the command again without this option to go back
     #[arg(long)]
     prepare: bool,
-    /// Where the old server reaches this one, if not where --server says
+    /// Address at which the old server reaches the new one [default: that of --server]
     #[arg(long, value_name = "HOST:PORT", requires = "prepare")]
     announce: Option<String>,
-    /// Longest time for which writes may be refused here without being taken there, in seconds
+    /// Longest time for which both servers may refuse writes, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     pause: u64,
 }
@@ -191,7 +191,7 @@ pub fn run(arguments: &MigrateArguments) -> Result<()> {
 fn run_check(both: &BothArguments) -> Result<()> {
     let mut target = both.target.connect()?;
     let address = both.source.address()?;
-    let report = waiting::during("looks at both sides, and how fast the source changes", || {
+    let report = waiting::during("examines both sides, and how fast the source changes", || {
         check::check(&address, &mut target, PATIENCE)
     })?;
     for point in &report.points {
@@ -202,7 +202,7 @@ fn run_check(both: &BothArguments) -> Result<()> {
         };
         say_line!("{verdict:<9}{:<11}{}", point.subject, point.text);
     }
-    ensure!(report.is_possible(), "this source cannot be followed as it is");
+    ensure!(report.is_possible(), "the migration cannot begin: remove the obstacles first");
     Ok(())
 }
 
@@ -292,7 +292,7 @@ fn run_status(target: &TargetArguments) -> Result<()> {
         return Ok(());
     }
     ensure!(record.phase != Phase::Failed, "the migration has failed: `migrate start --resync` begins again");
-    ensure!(is_running || record.phase == Phase::Loading, "no process carries it on: `migrate start` continues it");
+    ensure!(is_running || record.phase == Phase::Loading, "no process follows the source: `migrate start` continues");
     Ok(())
 }
 

@@ -34,19 +34,19 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// As many as a server can be started with: one that is not used costs nothing.
 const DATABASES: u16 = 1024;
 
-/// Makes a new cluster out of what one node has, when the others are lost for good.
+/// Make a new cluster from the data of one node, when the others are lost permanently.
 ///
-/// Without --accept-loss it says what is in the directory and what may be missing, and changes nothing. No server may
-/// run on the directory.
+/// Without --accept-loss it reports what is in the directory and what may be missing, and changes nothing. No server
+/// may use the directory.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RecoverArguments {
-    /// The data directory of the node that is left
+    /// The data directory of the surviving node
     #[arg(long, value_name = "DIRECTORY", default_value = "holdfast-data", conflicts_with = "compare")]
     data_dir: PathBuf,
-    /// Make a new cluster of it, and give up for good what only the lost nodes have
+    /// Make a new cluster of it, without what only the lost nodes have
     #[arg(long, conflicts_with = "compare")]
     accept_loss: bool,
-    /// Say which of several directories of the same cluster has most
+    /// Show which of several directories of the same cluster has the most
     #[arg(long, value_name = "DIRECTORY", num_args = 1..)]
     compare: Vec<PathBuf>,
     /// Show no progress
@@ -92,7 +92,7 @@ impl Found {
         let shown = directory.display();
         ensure!(
             directory.join(journal::IDENTITY_FILE).exists() || recovery::is_incomplete(directory),
-            "{shown} is no data directory of a node: it holds no file '{}'",
+            "{shown} is not a data directory: it has no file '{}'",
             journal::IDENTITY_FILE
         );
         let lock = DirectoryLock::acquire(directory).map_err(|error| match error.kind() {
@@ -230,7 +230,9 @@ impl Recovery {
 
     fn say_how(&self) {
         let directory = self.found.directory.display();
-        say_line!("\nNothing has been changed. If the other nodes are lost for good, and no other survivor has more");
+        say_line!(
+            "\nNothing has been changed. If the other nodes are lost permanently, and no other survivor has more"
+        );
         say_line!("(holdfast recover --compare DIRECTORY…), a new cluster is made of what is here by");
         say_line!("  holdfast recover --data-dir {directory} --accept-loss");
     }

@@ -21,17 +21,17 @@ use crate::backup::{Pace, counted};
 use crate::cluster::door::Door;
 use others::{Others, Standing};
 
-/// Replaces damaged files of one node of a cluster by what the other nodes have.
+/// Replace damaged files of one node of a cluster with the data of the other nodes.
 ///
-/// Asks another node of the cluster, at its port for clients, whether the others have everything. What is there is set
-/// aside and kept. The node is started as before then, and is given its data by the others. No server may run on the
+/// Asks another node of the cluster, at its port for clients, whether the others have everything. The damaged files are
+/// set aside and kept. Then start the node as before: it gets its data from the others. No server may use the
 /// directory.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RepairArguments {
     /// The data directory of the damaged node
     #[arg(long, value_name = "DIRECTORY", default_value = "holdfast-data")]
     data_dir: PathBuf,
-    /// Only say what is damaged, and whether the others have everything
+    /// Only report what is damaged, and whether the others have everything
     #[arg(long)]
     check: bool,
     #[command(flatten)]

@@ -15,7 +15,7 @@ pub fn version() -> String {
     }
 }
 
-/// Print a script that completes the words of holdfast in a shell.
+/// Print a completion script for a shell.
 ///
 /// For bash: holdfast completions bash > ~/.local/share/bash-completion/completions/holdfast
 #[derive(Debug, Args)]
@@ -26,7 +26,7 @@ pub struct CompletionsArguments {
 /// Write man pages, one for each verb.
 #[derive(Debug, Args)]
 pub struct ManArguments {
-    /// Where they are written: holdfast.1, holdfast-serve.1 and so on.
+    /// Directory for them: holdfast.1, holdfast-serve.1 and so on.
     directory: PathBuf,
 }
 

@@ -16,7 +16,7 @@ use clap::{Args, ValueEnum};
 use simulation::coverage::Coverage;
 use simulation::{Canary, Durability, Outcome, Plan, Probes, Universe, Wait};
 
-/// Run the server in deterministic, hostile false worlds and check what its clients saw.
+/// Run the server in a deterministic simulation with faults, and check what its clients saw.
 #[derive(Clone, Debug, Args)]
 pub struct SimulateArguments {
     /// Seeds, from the first up to but without the last (`0..1000`), or a single one (`17`).
@@ -34,7 +34,7 @@ pub struct SimulateArguments {
     /// Slots move between groups (with three nodes and more).
     #[arg(long)]
     moves: bool,
-    /// Groups come into being, and get their share of the slots.
+    /// Groups are founded, and get their share of the slots.
     #[arg(long)]
     growth: bool,
     /// Clients give some requests ids, and repeat them under the same id until they are answered (with `always`).
@@ -50,7 +50,7 @@ pub struct SimulateArguments {
     /// asked; and it repeats old messages (with three nodes and more).
     #[arg(long)]
     liars: bool,
-    /// A far cluster follows over a thin line that is cut again and again (with one node or three, and `always`).
+    /// A second site follows over a slow link that is often interrupted (with one node or three, and `always`).
     #[arg(long, conflicts_with_all = ["changes", "levels", "liars", "calm", "returns", "ailments", "waits"])]
     site: bool,
     /// Clocks run at double and at half speed for a while, which leases do not bear: what reads are told meanwhile is
@@ -75,19 +75,19 @@ pub struct SimulateArguments {
     /// more).
     #[arg(long, conflicts_with_all = ["canary", "changes", "moves", "growth", "liars", "calm", "returns", "ailments"])]
     waits: bool,
-    /// Put in a defect that has to be caught; the exit code is then 0 if it was.
+    /// Insert a defect that must be caught; the exit code is then 0 if it was.
     #[arg(long, value_enum)]
     canary: Option<CanaryName>,
     /// Print every event of a single seed.
     #[arg(long)]
     trace: bool,
-    /// Live through every seed twice, and fail if anything differs.
+    /// Run every seed twice, and fail if anything differs.
     #[arg(long)]
     twice: bool,
     /// Report as JSON.
     #[arg(long, conflicts_with = "trace")]
     json: bool,
-    /// Threads; as many as there are processors unless given.
+    /// Threads [default: one per processor]
     #[arg(long)]
     threads: Option<usize>,
     #[command(flatten)]
@@ -354,7 +354,7 @@ pub fn run(arguments: SimulateArguments) -> Result<()> {
         bail!("with --ailments there is the canary counted-copy, which is there with nothing else");
     }
     if (arguments.returns || arguments.ailments || arguments.waits) && arguments.nodes() == 1 {
-        bail!("--returns, --ailments and --waits need three nodes or more: with one away nobody would be left");
+        bail!("--returns, --ailments and --waits need three nodes or more: with one of two away there is no majority");
     }
     if arguments.work.work {
         let is_durable = match arguments.policy {
@@ -363,6 +363,9 @@ pub fn run(arguments: SimulateArguments) -> Result<()> {
             Policy::No => bail!("--work knows the policies always and everysec"),
         };
         return work::run(&arguments.work, &arguments.nodes.0, is_durable, seeds.start, arguments.json);
+    }
+    if (arguments.changes || arguments.moves || arguments.levels || arguments.liars) && arguments.nodes() == 1 {
+        bail!("--changes, --moves, --levels and --liars need three nodes or more: see --nodes");
     }
     let has_whole_nodes = matches!(arguments.nodes(), 1 | 3);
     if arguments.site && (!has_whole_nodes || !matches!(arguments.policy, Policy::Always)) {

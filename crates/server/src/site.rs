@@ -33,7 +33,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// More replicas than there will ever be: a cluster that wants so many takes no writes.
 const REPLICAS_NEVER_MET: &str = "1000000";
 
-/// Look after a cluster that follows another one
+/// Show, promote and rehearse a cluster that follows another one
 #[derive(clap::Args, Clone, Debug)]
 pub struct SiteArguments {
     #[command(subcommand)]
@@ -42,15 +42,15 @@ pub struct SiteArguments {
 
 #[derive(clap::Subcommand, Clone, Debug)]
 enum SiteVerb {
-    /// Say how far the second site is, and how the line does
+    /// Show the state and the lag of the second site, and the state of the connection
     Status(FarArguments),
-    /// Let the second site take writes, after the first one is lost
+    /// Let the second site accept writes after the loss of the first
     Promote(PromoteArguments),
-    /// Move to the second site without loss: stop writes at the first, wait for the rest, and promote
+    /// Switch to the second site without loss: stop writes at the first, wait for the rest, and promote
     Handover(HandoverArguments),
-    /// Show what the first site, when it has come back, has done that the second one was promoted without
+    /// Show the writes of a first site that is back which the second one was promoted without
     Tail(tail::TailArguments),
-    /// Promote a copy of the second site for a rehearsal, on this machine, and take it back
+    /// Rehearse a promotion with a copy of the second site on this machine
     Drill(drill::DrillArguments),
 }
 
@@ -65,7 +65,7 @@ struct FarArguments {
 struct PromoteArguments {
     #[command(flatten)]
     far: FarArguments,
-    /// Go on although the first site still serves, or something of it is lacking
+    /// Promote even if the first site still serves, or changes of it are missing
     #[arg(long)]
     accept_loss: bool,
 }
@@ -77,7 +77,7 @@ struct HandoverArguments {
     /// A node of the first site, with the same user and password
     #[arg(long, value_name = "HOST:PORT")]
     from: String,
-    /// Longest time for which writes may be refused at both sides, in seconds
+    /// Longest time for which both sites may refuse writes, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     pause: u64,
 }
@@ -231,12 +231,14 @@ fn status(far: &FarArguments) -> Result<()> {
         say_line!(
             "catches up    {}",
             match field("site_catch_up_ms").parse::<i64>().unwrap_or(0) {
-                0 => "nothing is lacking".to_owned(),
+                0 => "nothing is missing".to_owned(),
                 ms if ms < 0 => "not as it goes now".to_owned(),
                 ms => format!("in {:.1} s", ms as f64 / 1e3),
             }
         );
-        say_line!("cuts          {}; the last: {}", field("site_line_cuts"), field("site_last_cut"));
+        let why = field("site_last_cut");
+        let last = if why.is_empty() { String::new() } else { format!("; the last: {why}") };
+        say_line!("cuts          {}{last}", field("site_line_cuts"));
     }
     Ok(())
 }
@@ -250,19 +252,19 @@ fn promote(far: &FarArguments, accepts_loss: bool) -> Result<()> {
     let heard = at(record.number("heard-ms"));
     let lack = record.lack();
     let known = lack.clone().map_or_else(
-        || format!("nothing was known to be lacking at {heard}"),
-        |lack| format!("lacking as heard at {heard}: {lack}"),
+        || format!("nothing was known to be missing at {heard}"),
+        |lack| format!("missing, as heard at {heard}: {lack}"),
     );
     if !accepts_loss {
         ensure!(
             !record.is_heard(),
             "the first site still serves: `holdfast site handover` moves without loss. This one shows {shown}; {known}. \
-             --accept-loss goes on all the same"
+             --accept-loss promotes it in any case"
         );
-        ensure!(lack.is_none(), "this site shows {shown}; {known}. --accept-loss goes on all the same");
+        ensure!(lack.is_none(), "this site shows {shown}; {known}. --accept-loss promotes it in any case");
     }
     open(&mut connection, None)?;
-    say_line!("promoted: takes writes, from the state of {shown}");
+    say_line!("promoted: accepts writes, from the state of {shown}");
     say_line!("{known}; what the first site acknowledged after that is not here");
     say_line!("when the first site is back, `holdfast site tail --from` it shows what that was");
     Ok(())
@@ -315,9 +317,9 @@ fn hand_over(handover: &HandoverArguments) -> Result<()> {
     if let Err(error) = moved {
         let words: [&[u8]; 4] = [b"CONFIG", b"SET", b"min-replicas-to-write", &before];
         ask(&mut near, &words).context("the first site takes no writes (min-replicas-to-write)")?;
-        return Err(error.context("the first site takes writes as before"));
+        return Err(error.context("the first site accepts writes as before"));
     }
-    say_line!("the second site takes writes; none were taken for {} ms", stopped.elapsed().as_millis());
+    say_line!("the second site accepts writes; none were accepted for {} ms", stopped.elapsed().as_millis());
     say_line!("{} refuses writes: min-replicas-to-write {REPLICAS_NEVER_MET}", handover.from);
     Ok(())
 }

@@ -14,22 +14,22 @@ use crate::connection::in_time;
 /// How connections to servers are secured.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct TlsArguments {
-    /// Speak TLS with the server
+    /// Use TLS
     #[arg(long)]
     pub tls: bool,
-    /// Certificates of the authorities that are trusted, in PEM form
+    /// File with the certificates of trusted authorities, in PEM format
     #[arg(long, value_name = "FILE", requires = "tls")]
     pub cacert: Option<PathBuf>,
-    /// The same, as a directory of files
+    /// Directory with such files
     #[arg(long, value_name = "DIR", requires = "tls")]
     pub cacertdir: Option<PathBuf>,
-    /// Certificate to show to the server
+    /// Client certificate, in PEM format
     #[arg(long, value_name = "FILE", requires_all = ["tls", "key"])]
     pub cert: Option<PathBuf>,
     /// Its private key
     #[arg(long, value_name = "FILE", requires_all = ["tls", "cert"])]
     pub key: Option<PathBuf>,
-    /// Trust whatever server answers
+    /// Do not verify the certificate of the server
     #[arg(long, requires = "tls")]
     pub insecure: bool,
 }

@@ -36,7 +36,7 @@ use findings::Findings;
 use schedule::{Fault, Kind, Wishes};
 use stand::{Event, Stand};
 
-/// Hurts servers under load and audits what they acknowledged.
+/// Kill and disturb servers under load, and audit what they acknowledged.
 ///
 /// Starts servers of its own on this machine, with data in a temporary directory; writes values that are unique; kills,
 /// stops, cuts off and slows down servers on a schedule that follows from the seed; then reads everything back. The
@@ -44,7 +44,7 @@ use stand::{Event, Stand};
 /// read. Control-C ends the load early and audits; a second one ends at once.
 #[derive(clap::Args, Clone, Debug)]
 pub struct TortureArguments {
-    /// What is hurt: this program, or a stock redis-server with a replica that is promoted when its primary fails
+    /// What is tested: this program, or a stock redis-server with a replica that is promoted when its primary fails
     #[arg(long, value_enum, default_value_t = Against::Holdfast)]
     pub against: Against,
     /// What the clients do
@@ -62,7 +62,7 @@ pub struct TortureArguments {
     /// Times that a server is cut off; needs root and network namespaces
     #[arg(long, default_value_t = 0)]
     pub partitions: u64,
-    /// Times that a server's line becomes narrow; needs root and network namespaces
+    /// Times that a server's link becomes slow; needs root and network namespaces
     #[arg(long, default_value_t = 0)]
     pub slow_links: u64,
     /// How long stops, partitions and slow links last, in seconds: from, to
@@ -92,10 +92,10 @@ pub struct TortureArguments {
     /// What an acknowledgement means [default: always, or Redis's defaults against redis]
     #[arg(long, value_enum)]
     pub appendfsync: Option<Policy>,
-    /// A loss of what was acknowledged less than so many seconds before a kill is counted, but forgiven
+    /// A loss of what was acknowledged less than so many seconds before a kill is counted, but does not fail the test
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     pub window: f64,
-    /// Seconds after which a client gives a reply up and connects again
+    /// Seconds after which a client gives up on a reply and reconnects
     #[arg(long, default_value_t = 10.0)]
     pub timeout: f64,
     /// Another option for every server; may be repeated
@@ -148,7 +148,7 @@ pub enum Policy {
     Always,
     /// On disk within a second
     Everysec,
-    /// When the operating system likes
+    /// When the operating system writes it
     No,
 }
 

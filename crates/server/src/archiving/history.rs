@@ -18,7 +18,7 @@ use super::view::{View, check_levels, parse_moment, told};
 /// Characters of a value, or of a command, that are shown.
 const SHOWN_MAX: usize = 60;
 
-/// Shows who changed a key, when, and what it held.
+/// Show when a key was changed, by which command, and its values.
 #[derive(clap::Args, Clone, Debug)]
 pub(super) struct ShowArguments {
     #[command(flatten)]

@@ -52,8 +52,8 @@ pub fn run(arguments: &RestoreArguments, group_count: u32) -> Result<()> {
         counted(group_count as usize, "group")
     );
     say_line!(
-        "replayed {} entries with {} bytes in {seconds:.1} s; of the transactions that were half-way {} are done, and {} \
-         never were",
+        "replayed {} entries with {} bytes in {seconds:.1} s; transactions that were in progress: {} committed, {} \
+         aborted",
         grouped(done.entry_count),
         grouped(done.bytes),
         done.settled.committed.len(),

@@ -139,10 +139,9 @@ impl View {
                 edge::utc(first)
             ),
             Some(wanted) if wanted > last => bail!(
-                "archive {place}: {} is not closed yet; all that happened is known up to {}: the nearest moment is --at \
-                 '{}'",
-                edge::utc(wanted),
+                "archive {place}: it ends at {}, before {}: the nearest moment is --at '{}'",
                 edge::utc(last),
+                edge::utc(wanted),
                 edge::utc(last)
             ),
             Some(wanted) => Ok(wanted),
@@ -236,7 +235,7 @@ pub(super) fn parse_moment(text: &str) -> Result<UnixMillis> {
         let shown = edge::utc(moment);
         (fits && shown.starts_with(&format!("{year:04}-{month:02}-{day:02}"))).then_some(moment)
     };
-    read().ok_or_else(|| anyhow!("'{text}' is no moment: write it as '2026-11-23 01:00:00', in UTC"))
+    read().ok_or_else(|| anyhow!("'{text}' is not a time: write it as '2026-11-23 01:00:00', in UTC"))
 }
 
 /// Days from 1970-01-01 to a day of the Gregorian calendar, after Howard Hinnant's "chrono-compatible low-level date

@@ -38,13 +38,13 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(300);
 /// Bytes written to a file at once.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Makes a backup of a server, or of the whole cluster that it belongs to, as of one moment, while it serves.
+/// Make a backup of a server, or of its whole cluster, as of one moment, while it serves.
 ///
-/// The data travel over a client connection; the server needs no directory for them. Nothing is called a backup before
-/// all of it is on disk.
+/// The data are sent over the connection; the server needs no directory for them. The directory gets its name when all
+/// data are on disk.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CreateArguments {
-    /// Where to put it: a directory that is new or empty
+    /// Where to write it: a new or empty directory
     #[arg(value_name = "BACKUP")]
     pub(super) backup: PathBuf,
     #[command(flatten)]
@@ -176,7 +176,7 @@ impl Attempt<'_> {
                         quorum_seen = Instant::now();
                     } else if quorum_seen.elapsed() > QUORUM_PATIENCE {
                         let seconds = QUORUM_PATIENCE.as_secs();
-                        return Err(anyhow!("the cluster makes no backup for {seconds} s now: {text}").into());
+                        return Err(anyhow!("the cluster has made no backup for {seconds} s: {text}").into());
                     }
                     if self.begun.elapsed() > BEGIN_PATIENCE {
                         return Err(Failure::Again(text));

@@ -20,15 +20,16 @@ const VERSION_WITH_LISTPACKS: u16 = 10;
 /// The first in which fields of hashes have deadlines: Redis 7.4.
 const VERSION_WITH_EXPIRING_FIELDS: u16 = 12;
 
-/// Writes all data of a server, of the cluster that it belongs to, or of a backup, as an RDB file.
+/// Write all data of a server, of its cluster, or of a backup to an RDB file.
 ///
-/// The file holds one moment, between two transactions: a backup is made beside the file, turned into it, and removed.
+/// The file holds the data of one moment, between two transactions: a backup is made beside the file, converted, and
+/// removed.
 #[derive(clap::Args, Clone, Debug)]
 pub struct ExportArguments {
-    /// The file to write; there must be none
+    /// The file to write; it must not exist
     #[arg(value_name = "FILE.rdb")]
     file: PathBuf,
-    /// Turn this backup into a file, and ask no server
+    /// Convert this backup instead of asking a server
     #[arg(long, value_name = "BACKUP", conflicts_with_all = ["server", "host", "port"])]
     backup: Option<PathBuf>,
     /// Version of the format: 9 for Redis 5.0 to 6.2, 10 for Redis 7.0 and later and Valkey, 11 for Redis 7.2 and
@@ -54,7 +55,7 @@ fn parse_version(text: &str) -> Result<u16, String> {
 /// What an operator must know.
 pub fn run(arguments: &ExportArguments) -> Result<()> {
     let file = &arguments.file;
-    ensure!(!file.exists(), "{} is there already", file.display());
+    ensure!(!file.exists(), "{} already exists", file.display());
     if let Some(backup) = &arguments.backup {
         return write(arguments, backup, &Manifest::read(backup)?, false);
     }

@@ -81,7 +81,10 @@ impl Manifest {
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound && backup.is_dir() => {
-                bail!("{} is no backup: it holds no file {MANIFEST_FILE}", backup.display())
+                bail!(
+                    "{} is not a backup: it has no file '{MANIFEST_FILE}'; `holdfast backup list` shows the backups in a directory",
+                    backup.display()
+                )
             }
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };

@@ -25,16 +25,16 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// What a directory's name ends in while it is being restored.
 pub(crate) const UNFINISHED_EXTENSION: &str = "restoring";
 
-/// Makes a data directory out of a backup or an archive: that of a cluster's first node, which others then join.
+/// Make a data directory from a backup or an archive, for the first node of a new cluster.
 ///
-/// The number of groups may differ from that of the cluster that it was made of. Nothing has the directory's name
-/// before all of it is on disk.
+/// The number of groups may differ from that of the original cluster. The directory gets its name when all data are on
+/// disk.
 #[derive(clap::Args, Clone, Debug)]
 pub struct RestoreArguments {
     /// The backup
     #[arg(value_name = "BACKUP", required_unless_present = "archive", conflicts_with = "archive")]
     pub(crate) backup: Option<PathBuf>,
-    /// The archive, in place of a backup: file:///DIRECTORY or s3://BUCKET/PREFIX
+    /// The archive, instead of a backup: file:///DIRECTORY or s3://BUCKET/PREFIX
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) archive: Option<String>,
     /// The file with the archive's key, if it is encrypted

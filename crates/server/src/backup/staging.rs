@@ -72,7 +72,7 @@ pub(crate) fn staging(path: &Path, extension: &str, what: &str) -> Result<Stagin
         Err(error) => return Err(error).with_context(|| format!("cannot look into {}", path.display())),
     };
     if !is_free {
-        bail!("{} is there already: {what} is made in a directory that is new or empty", path.display());
+        bail!("{} already exists: {what} is made in a directory that is new or empty", path.display());
     }
     let mut name = path.components().as_path().as_os_str().to_owned();
     name.push(".");

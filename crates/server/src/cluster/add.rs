@@ -15,8 +15,8 @@ use super::status::name;
 /// A node that has not come by then says in its log why.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Let a server that runs, and holds nothing, join a cluster: it starts over as a node of it. One with data of its own
-/// is refused, and goes on with them.
+/// Let a running, empty server join a cluster: it restarts as a node of it. A server that holds data is refused, and
+/// continues with its data.
 #[derive(Debug, Args)]
 pub struct AddArguments {
     /// The server, at its port for clients.
@@ -24,7 +24,7 @@ pub struct AddArguments {
     node: String,
     #[command(flatten)]
     door: Door,
-    /// Do not wait until it has all data, and its votes.
+    /// Do not wait until it has all its data and votes.
     #[arg(long)]
     no_wait: bool,
 }

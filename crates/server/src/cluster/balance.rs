@@ -8,7 +8,7 @@ use super::door::{Door, ask, ask_status, list, number, text, value_of};
 use super::remove::{Watch, insist};
 use super::status::name;
 
-/// Show which groups would move between nodes or split next, why, and how many bytes would travel.
+/// Show which groups move between nodes or split next, why, and how many bytes are copied.
 #[derive(Debug, Args)]
 pub struct PlanArguments {
     #[command(flatten)]
@@ -18,11 +18,11 @@ pub struct PlanArguments {
     json: bool,
 }
 
-/// Let groups move between nodes so that each holds its share, and split where they are too large, or let them stay as
-/// and where they are.
+/// Switch the balancer on or off. It moves groups so that each node holds its share, and splits groups that are too
+/// large.
 #[derive(Debug, Args)]
 pub struct BalanceArguments {
-    /// Whether groups move from now on.
+    /// Whether the balancer is on.
     switch: Switch,
     #[command(flatten)]
     door: Door,
@@ -32,17 +32,16 @@ pub struct BalanceArguments {
 enum Switch {
     /// Groups move, and split.
     On,
-    /// Groups stay, but for those of nodes that leave, and none is split.
+    /// Groups stay, except those of nodes that leave, and none is split.
     Off,
 }
 
-/// Name the nodes that must hold a group, and wait until they do. Clients go on meanwhile.
+/// Name the nodes that hold a group, and wait until they do. Clients continue meanwhile.
 #[derive(Debug, Args)]
 pub struct PlaceArguments {
     /// The group.
     group: u32,
-    /// Its nodes: their numbers, the first digits of their names, or their addresses; as many as the parameter
-    /// `replicas` says.
+    /// Its nodes, by number, the first digits of it, or address; as many as the parameter `replicas` says.
     #[arg(required = true)]
     nodes: Vec<String>,
     /// Do not wait.
@@ -72,7 +71,7 @@ fn page(status: &Value, steps: &Value) -> String {
         page.push_str("balancing is off: groups move only away from nodes that leave\n");
     }
     if steps.is_empty() {
-        page.push_str("every group lives where it is to live\n");
+        page.push_str("no group has to move\n");
         return page;
     }
     for step in steps {
@@ -143,7 +142,7 @@ fn missing(status: &Value, group: u32) -> Result<(), String> {
         let names: Vec<_> = nodes.iter().filter_map(Value::as_str).map(|node| name(status, node)).collect();
         names.join(" ")
     };
-    Err(format!("group {group} is to live on {}, and lives on {}", names(placed), names(voters)))
+    Err(format!("group {group} must be on {}, and is on {}", names(placed), names(voters)))
 }
 
 #[cfg(test)]
@@ -165,7 +164,7 @@ group 2 to 10.0.0.1:6379 10.0.0.3:6379, 3 MB: node 3 is empty
 1 steps, 3 MB in all
 ";
         assert_eq!(page(&status(), &steps), expected);
-        assert_eq!(page(&status(), &json!([])), "every group lives where it is to live\n");
+        assert_eq!(page(&status(), &json!([])), "no group has to move\n");
         assert!(page(&json!({"balancing": 0}), &json!([])).starts_with("balancing is off"));
     }
 
@@ -191,7 +190,7 @@ group 2 to 10.0.0.3:6379, 20000 MB in about 5 min: node 3 is empty
     #[test]
     fn a_group_has_come_when_its_nodes_vote_and_no_others_do() {
         let told = missing(&status(), 2).unwrap_err();
-        let expected = "group 2 is to live on 10.0.0.1:6379 10.0.0.3:6379, and lives on 10.0.0.1:6379 10.0.0.2:6379";
+        let expected = "group 2 must be on 10.0.0.1:6379 10.0.0.3:6379, and is on 10.0.0.1:6379 10.0.0.2:6379";
         assert_eq!(told, expected);
         let there = json!({"groups": [{"group": 2, "voters": ["1", "3"], "placed": ["1", "3"], "learners": []}]});
         assert_eq!(missing(&there, 2), Ok(()));

@@ -7,11 +7,11 @@ use serde_json::Value;
 use super::door::{Door, ask_status, list, number, text};
 use super::remove::{Watch, insist};
 
-/// Found groups until there are so many, and wait until each holds its share of the slots. Clients go on meanwhile.
-/// Groups do not go again.
+/// Make more groups, and wait until each holds its share of the slots. Clients continue meanwhile. Groups cannot be
+/// removed.
 #[derive(Debug, Args)]
 pub struct GroupsArguments {
-    /// How many groups there should be: one to four for each core of a node serve well.
+    /// Number of groups in total: one to four for each core of a node serve well.
     count: u32,
     #[command(flatten)]
     door: Door,

@@ -14,7 +14,7 @@ use super::door::{Door, ask};
 pub struct InviteArguments {
     #[command(flatten)]
     door: Door,
-    /// How long it is good, as in 90s, 30m, 1h or 2d; 30 days at most.
+    /// How long it is valid, as in 90s, 30m, 1h or 2d; 30 days at most.
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_time)]
     expires: Duration,
     /// Make it from the data directory of a node on this machine, whether that runs or not, instead of asking one.

@@ -22,22 +22,21 @@ const STEADY: Duration = Duration::from_secs(1);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Let a node lead a group whenever it can: it takes over now, and again after every absence.
+/// Name the node that leads a group whenever it can: it takes over now, and again after every absence.
 #[derive(Debug, Args)]
 pub struct PreferArguments {
     /// The group.
     group: u32,
-    /// The node: its number, the first digits of its name, or one of its addresses; none takes a preference back.
+    /// The node, by its number, the first digits of it, or one of its addresses; "none" removes the preference.
     node: String,
     #[command(flatten)]
     door: Door,
 }
 
-/// Divide the slots evenly among the groups, and spread the leaders of groups evenly over the nodes. Clients go on
-/// meanwhile.
+/// Divide the slots evenly among the groups, and spread the leaders evenly over the nodes. Clients continue meanwhile.
 #[derive(Debug, Args)]
 pub struct RebalanceArguments {
-    /// Divide the bytes of keys evenly, and not the number of slots.
+    /// Divide the bytes of keys evenly instead of the number of slots.
     #[arg(long, conflicts_with = "leaders_only")]
     by_bytes: bool,
     /// Move no slots.
@@ -52,7 +51,7 @@ pub fn prefer(arguments: &PreferArguments) -> Result<()> {
     let group = arguments.group.to_string();
     insist(&mut arguments.door.open()?, &["HOLDFAST", "PREFER", &group, &arguments.node])?;
     if arguments.node.eq_ignore_ascii_case("none") {
-        say_line!("group {group} is led by whichever node is next");
+        say_line!("group {group} has no preferred node");
         return Ok(());
     }
     settle(&arguments.door)
@@ -108,7 +107,7 @@ fn settle(door: &Door) -> Result<()> {
         }
     })?;
     match missing(&after) {
-        None => say_line!("every group is led by the node that is preferred"),
+        None => say_line!("every group is led by its preferred node"),
         Some(missing) => {
             say_line!("{missing}; it takes over when all voters of the group are there and have caught up")
         }

@@ -18,14 +18,14 @@ const REPORTED_AFTER: Duration = Duration::from_secs(2);
 /// A refusal that may pass by itself is not taken for an answer before this.
 const INSISTENCE: Duration = Duration::from_secs(15);
 
-/// Let a node leave for good, alive or dead: others take over what it leads and its votes, then it is out.
+/// Remove a node permanently, whether it runs or not. Others first take over the groups that it leads and its votes.
 #[derive(Debug, Args)]
 pub struct RemoveArguments {
-    /// The node: its number, the first digits of its name, or one of its addresses.
+    /// The node, by its number, the first digits of it, or one of its addresses.
     node: String,
     #[command(flatten)]
     door: Door,
-    /// Do not wait until it is out.
+    /// Do not wait until it is removed.
     #[arg(long)]
     no_wait: bool,
 }

@@ -7,7 +7,7 @@ use clap::Args;
 use edge::AUTHORITY_FILE;
 
 /// Make a certificate authority for a cluster that has none, in the data directory of one of its nodes. All nodes must
-/// be stopped; the file is then copied into the directories of the others. New clusters have one.
+/// be stopped; then copy the file into the directories of the others. New clusters have one.
 #[derive(Debug, Args)]
 pub struct SecureArguments {
     /// The data directory of one node.

@@ -12,19 +12,19 @@ use super::door::{Door, ask, ask_status, list, number, text};
 use super::remove::{Watch, insist};
 use crate::connection::Connection;
 
-/// Let slots move to another group, while clients go on. What has been asked for is kept by the cluster: the leader
-/// goes on with it, whatever stops in between.
+/// Move slots to another group, while clients continue. The cluster stores the request: if a leader or this command
+/// stops, the move continues.
 #[derive(Debug, Args)]
 pub struct MoveArguments {
     /// The slots: one, or FIRST-LAST.
     #[arg(long, value_parser = parse_slots)]
     slots: (u16, u16),
-    /// The group that must hold them.
+    /// The group to move them to.
     #[arg(long)]
     to: u32,
     #[command(flatten)]
     door: Door,
-    /// Do not wait until they are there.
+    /// Do not wait until they have moved.
     #[arg(long)]
     no_wait: bool,
 }
@@ -118,7 +118,7 @@ pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
 /// What the operator must know when so many slots do not move.
 fn stuck(count: u64) -> String {
     format!(
-        "{count} slots have not moved for {} s: the logs of the nodes that lead their groups say why. They go on trying",
+        "{count} slots have not moved for {} s: the logs of the nodes that lead their groups say why. They keep trying",
         PATIENCE.as_secs()
     )
 }

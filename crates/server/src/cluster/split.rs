@@ -11,13 +11,13 @@ use super::door::{Door, ask_status, list, number, text};
 use super::remove::{Watch, insist};
 use super::slots::{count_of, parse_slots, slots_of, weigh};
 
-/// Split a group: another one comes into being on the same nodes, with some of its slots, whatever they hold. Clients
-/// go on, and nothing is copied. Slots too large to move one by one leave a group in this way. Groups do not go again.
+/// Split a group: make another one on the same nodes, with some of its slots, whatever they hold. Clients continue, and
+/// nothing is copied. Slots that are too large to move leave a group in this way. Groups cannot be removed.
 #[derive(Debug, Args)]
 pub struct SplitArguments {
     /// The group.
     group: u32,
-    /// The slots that the new group is to hold, as in 5,100-200. Without them it gets half of the bytes.
+    /// The slots of the new group, as in 5,100-200 [default: half of the bytes]
     #[arg(long, value_name = "SLOTS", value_parser = parse_runs)]
     slots: Option<String>,
     #[command(flatten)]

@@ -10,12 +10,12 @@ use stdx::UnixMillis;
 use super::door::{Door, ask_status, ask_timeline, text};
 use super::status::name;
 
-/// Show what has happened in the cluster, and why, the latest first.
+/// Show the events of the cluster with their causes, the latest first.
 #[derive(Debug, Args)]
 pub struct TimelineArguments {
     #[command(flatten)]
     door: Door,
-    /// How many happenings to show.
+    /// Number of events to show.
     #[arg(long, default_value_t = 100)]
     count: usize,
     /// Print them as JSON.

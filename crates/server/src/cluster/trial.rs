@@ -29,16 +29,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Start some nodes on this machine to try a cluster out; Control-C ends them all.
+/// Start nodes on this machine to try a cluster; Control-C stops them all.
 #[derive(Debug, Args)]
 pub struct TryArguments {
     /// How many.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=9))]
     nodes: u16,
-    /// Port of the first one; the others follow. Without it, the first free ones from 7001 on.
+    /// Port of the first node; the others follow [default: the first free ones from 7001 on]
     #[arg(long)]
     port: Option<u16>,
-    /// Where to keep data and logs; a second time it goes on with them. Without it, they are gone at the end.
+    /// Where to keep data and logs; a second run continues with them. Without it, they are deleted at the end.
     #[arg(long)]
     directory: Option<PathBuf>,
     /// Groups of keys, and threads of each node.
@@ -70,10 +70,10 @@ pub fn run(arguments: &TryArguments) -> Result<()> {
     for node in &nodes {
         say_line!("  redis-cli -p {}    process {}, log {}", node.port, node.child.id(), node.log.display());
     }
-    say_line!("Kill one with `kill -9` and go on with the others; see `holdfast cluster status --port {}`.", ports[0]);
+    say_line!("Kill one with `kill -9`, and the others continue; see `holdfast cluster status --port {}`.", ports[0]);
     match &arguments.directory {
         Some(directory) => say_line!("Control-C ends all; their data stay in {}.", directory.display()),
-        None => say_line!("Control-C ends all, and their data are gone."),
+        None => say_line!("Control-C stops all nodes and deletes their data."),
     }
     watch(&mut nodes, &signals);
     nodes.iter_mut().for_each(Node::ask_to_end);

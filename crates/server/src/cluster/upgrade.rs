@@ -11,12 +11,12 @@ use super::remove::{Watch, insist};
 use super::status::name;
 use crate::output::table;
 
-/// Raise the level of the cluster when all nodes run a version that knows the next one. There is no way back.
+/// Raise the level of the cluster, if all nodes run a version that knows the next one. It cannot be lowered again.
 #[derive(Debug, Args)]
 pub struct UpgradeArguments {
     #[command(flatten)]
     door: Door,
-    /// Only tell whether it could be raised.
+    /// Only report whether it can be raised.
     #[arg(long)]
     check: bool,
     /// Do not ask for confirmation.
@@ -70,7 +70,7 @@ fn refusal(error: anyhow::Error) -> anyhow::Error {
 /// Asks who sits there.
 fn is_wanted(next: u64) -> Result<bool> {
     if !std::io::stdin().is_terminal() {
-        bail!("nobody is here to be asked: say --yes, and nothing has been changed yet");
+        bail!("there is no terminal to ask for confirmation: use --yes; nothing has been changed");
     }
     say!("raise the level to {next}? [y/N] ");
     std::io::stdout().flush()?;

@@ -98,7 +98,7 @@ impl Far {
         match (&state.ids, &state.copy) {
             (Some(_), _) => end_log!("continues at byte {end}; bytes from {start} on are on disk"),
             (None, Some(copy)) => end_log!("continues a copy at its byte {}", copy.bytes),
-            (None, None) => end_log!("is empty, and waits for a Redis that says REPLICAOF to it"),
+            (None, None) => end_log!("is empty, and waits for a Redis that is told to replicate from it (REPLICAOF)"),
         }
         let State { ids, copy, copy_ids } = state;
         let state = FarState { ids, copy, copy_ids, ..FarState::default() };

@@ -153,7 +153,7 @@ impl Near {
                 Ok((_, Answer::Copy { .. })) if has_history && refusals + 1 < self.addresses.len() => {
                     refusals += 1;
                     anyhow::anyhow!(
-                        "{} cannot go on from byte {}",
+                        "{} cannot continue from byte {}",
                         address.place,
                         behind.map_or(0, |(_, offset)| offset)
                     )

@@ -220,7 +220,7 @@ fn find_way(far: &Far, socket: &mut TcpStream, position: Option<&(String, u64)>)
             (None, None) => state.ask = Some(Want::Copy),
         }
         if !is_told {
-            end_log!("a far Redis waits for what is not here yet");
+            end_log!("a far Redis waits for the first copy");
             is_told = true;
         }
         far.changed.notify_all();

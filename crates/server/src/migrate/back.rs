@@ -147,7 +147,7 @@ pub fn run(address: &Address, arguments: &TargetArguments, pause: Duration) -> R
         let _ = call(&mut old, &["CONFIG", "SET", "masterauth", ""])?;
     }
     say_line!(
-        "gone back at offset {offset} after {} ms: {} has everything and takes writes",
+        "back at offset {offset} after {} ms: {} has everything and accepts writes",
         stopped.elapsed().as_millis(),
         address.place
     );

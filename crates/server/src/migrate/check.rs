@@ -246,7 +246,7 @@ fn check_commands(source: &mut Connection, target: &mut Connection, report: &mut
 
 fn check_target(target: &mut Connection, report: &mut Report) -> Result<()> {
     if info_field(&info(target, "server")?, "holdfast_version").is_none() {
-        report.add("target", Verdict::Obstacle, "the target is no Holdfast".to_owned());
+        report.add("target", Verdict::Obstacle, "the target is not a Holdfast".to_owned());
         return Ok(());
     }
     if let Some(record) = read_record(target)? {

@@ -134,7 +134,7 @@ pub fn run(plan: &Plan<'_>, kept: Option<Connection>, found: Option<Record>) -> 
         }
         match end? {
             End::Ended => {
-                say_line!("the migration has ended: it was cut over or stopped, or another process carries it on");
+                say_line!("the migration has ended: it was cut over or stopped, or another process continues it");
                 return Ok(());
             }
             End::Asked => break,

@@ -68,15 +68,15 @@ pub fn run(address: &Address, arguments: &TargetArguments, pause: Duration, leav
         ask(&mut source, &["CLIENT", "UNPAUSE"])?;
     }
     ensure!(!is_ended, ENDED_BY_ANOTHER);
-    let offset = outcome.context("not cut over; the source takes writes as before")?;
+    let offset = outcome.context("not cut over; the source accepts writes as before")?;
     open(&mut target)?;
     say_line!(
-        "cut over at offset {offset} after {} ms: {} has everything and takes writes",
+        "cut over at offset {offset} after {} ms: {} has everything and accepts writes",
         took.as_millis(),
         arguments.servers().join(",")
     );
     if leaves_open {
-        say_line!("the source takes writes again: they are not at the target");
+        say_line!("the source accepts writes again; they do not reach the target");
     } else {
         say_line!(
             "the source refuses writes (NOREPLICAS) until CONFIG SET min-replicas-to-write {before} there, or a restart"

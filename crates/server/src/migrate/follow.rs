@@ -162,7 +162,7 @@ impl Plan<'_> {
                 End::Ended => {
                     (self.tell)(
                         Tone::Outcome,
-                        "the migration has ended: it was cut over or stopped, or another process carries it on",
+                        "the migration has ended: it was cut over or stopped, or another process continues it",
                     );
                     return Ok(());
                 }

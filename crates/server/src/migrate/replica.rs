@@ -315,7 +315,7 @@ impl Replica {
         if mark.is_partial {
             return Ok(());
         }
-        self.inside.notice(&format!("goes on to follow {}: clients may not write", mark.place()));
+        self.inside.notice(&format!("continues to follow {}: clients may not write", mark.place()));
         self.start(mark)
     }
 

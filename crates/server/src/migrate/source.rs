@@ -50,10 +50,10 @@ pub struct Address {
 /// How TLS with the source is secured.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct SourceTls {
-    /// Certificates of the authorities that are trusted for the source, in PEM form (with rediss://)
+    /// File with the certificates of trusted authorities for the source (with rediss://)
     #[arg(long, value_name = "FILE")]
     source_cacert: Option<PathBuf>,
-    /// Certificate to show to the source
+    /// Client certificate for the source
     #[arg(long, value_name = "FILE", requires = "source_key")]
     source_cert: Option<PathBuf>,
     /// Its private key

@@ -196,7 +196,7 @@ impl Record {
             return Ok(None);
         }
         let text = |name: &str| fields.get(name).copied().unwrap_or_default().to_owned();
-        let damaged = || anyhow!("{RECORD} is no record of a migration: delete it if it is not yours");
+        let damaged = || anyhow!("{RECORD} is not a record of a migration: delete it if it is not yours");
         let number = |name: &str| text(name).parse::<u64>().map_err(|_| damaged());
         let mut streams = BTreeMap::new();
         for (name, value) in &fields {
@@ -226,10 +226,10 @@ impl Record {
 /// How the target is reached.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TargetArguments {
-    /// The Holdfast that the data goes to; of a cluster several nodes, with commas between them
+    /// The target, a Holdfast server; several nodes of a cluster with commas
     #[arg(long, short, value_name = "HOST:PORT[,HOST:PORT]", value_delimiter = ',', conflicts_with_all = ["host", "port"])]
     server: Vec<String>,
-    /// Host of the Holdfast that the data goes to, instead of --server
+    /// Host of the target, instead of --server
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     /// Its port for clients

@@ -33,7 +33,7 @@ pub fn page(recovery: &Recovery) -> String {
     }
     if found.may_lack_its_end() && found.recovered.tail_in_question.is_none() {
         page.push_str(
-            "IN DOUBT: the node was not stopped in good order, and acknowledged before the disk had what it\n\
+            "IN DOUBT: the node was not stopped cleanly, and acknowledged before the disk had what it\n\
              acknowledged (appendfsync everysec or no). If its machine lost power, the end of the log may be missing.\n",
         );
     }

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use super::directives::Class;
 use super::{Plan, SECRETS, Verdict};
 
-/// Look at a configuration file.
+/// Check a configuration file.
 #[derive(Debug, Args)]
 pub struct ConfigArguments {
     #[command(subcommand)]
@@ -18,12 +18,12 @@ pub struct ConfigArguments {
 
 #[derive(Debug, Subcommand)]
 enum ConfigVerb {
-    /// Say what becomes of each line of a redis.conf. Fails if a server would not start with it.
+    /// Report the effect of each line of a redis.conf. Fails if a server would not start with it.
     Check {
         /// The file; what it includes is read as well.
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Leave out what is simply obeyed.
+        /// Leave out lines that take effect.
         #[arg(long)]
         quiet: bool,
     },

@@ -25,11 +25,11 @@ pub(super) fn report(arguments: &SimulateArguments, totals: &Totals, done: u64, 
     let (judged, undecided) = (totals.judged_count, totals.undecided_count);
     if arguments.canary.is_some() {
         let Some((seed, failure)) = totals.failures.first_key_value() else {
-            bail!("the canary survived {done} seeds: the checkers are asleep");
+            bail!("the defect was not caught in {}: a defect may need more seeds", seeds(done));
         };
         if !arguments.json {
             let caught = totals.failures.len();
-            say_line!("the canary was caught in {caught} of {done} seeds, first in seed {seed}: {failure}");
+            say_line!("the defect was caught in {caught} of {}, first in seed {seed}: {failure}", seeds(done));
         }
         return Ok(());
     }
@@ -38,14 +38,17 @@ pub(super) fn report(arguments: &SimulateArguments, totals: &Totals, done: u64, 
             bail!("{undecided} of {judged} histories are not decided: no more than one in {UNDECIDED_ONE_IN} may be")
         }
         None => Ok(()),
-        Some((seed, _)) => bail!("{} of {done} seeds failed; {}", totals.failures.len(), arguments.replay(*seed)),
+        Some((seed, _)) => bail!("{} of {} failed; {}", totals.failures.len(), seeds(done), arguments.replay(*seed)),
     }
 }
 
 fn show(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Duration) {
     let seconds = took.as_secs_f64();
     say_line!(
-        "{done} seeds in {seconds:.1} s, {:.1} a second, {:.0} s for 1,000; {:.0} s of virtual time, {} events, {} answers",
+        "{}, {} failed, in {seconds:.1} s, {:.1} a second, {:.0} s for 1,000; {:.0} s of virtual time, {} events, \
+         {} answers",
+        seeds(done),
+        totals.failures.len(),
         done as f64 / seconds,
         for_thousand(done, took),
         totals.virtual_ns as f64 / 1e9,
@@ -68,6 +71,11 @@ fn show(arguments: &SimulateArguments, totals: &Totals, done: u64, took: Duratio
     if undecided > 0 {
         say_line!("NOT DECIDED: {undecided} of {judged} histories of registers, in the time that a world has for them");
     }
+}
+
+/// A number of seeds, in words.
+fn seeds(count: u64) -> String {
+    if count == 1 { "1 seed".to_owned() } else { format!("{count} seeds") }
 }
 
 /// Seconds that a thousand seeds take at this pace.

@@ -37,13 +37,13 @@ pub(super) struct DrillArguments {
     /// A node of the second site
     #[command(flatten)]
     far: FarArguments,
-    /// Where to put the copy, on this machine; made, and removed at the end
+    /// Directory for the copy on this machine; it is deleted at the end
     #[arg(long, value_name = "DIRECTORY", default_value = "holdfast-drill")]
     directory: PathBuf,
-    /// Port of the server on the copy, on the loopback address [default: a free one]
+    /// Port of the server of the copy, on the loopback address [default: a free one]
     #[arg(long, value_name = "PORT")]
     drill_port: Option<u16>,
-    /// Run this against it, at $HOLDFAST_DRILL, and end; without a command it serves until Control-C
+    /// Command to run, with the address in $HOLDFAST_DRILL; without one the copy serves until Control-C
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
@@ -80,21 +80,21 @@ pub(super) fn run(arguments: &DrillArguments) -> Result<()> {
     let Frame::Integer(keys) = ask(&mut connection, &["DBSIZE"])? else { bail!("DBSIZE is answered strangely") };
     let lack = record.lack().unwrap_or_else(|| "nothing".to_owned());
     say_line!(
-        "the rehearsal takes writes at {}, {:.1} s after it was asked for, with {} keys and the state of {}",
+        "the copy accepts writes at {}, {:.1} s after the start of the drill, with {} keys and the state of {}",
         server.address,
         begun.elapsed().as_secs_f64(),
         backup::grouped(keys.unsigned_abs()),
         at(record.number("moment-ms"))
     );
     say_line!("a promotion then would have lacked {lack}, as heard at {}", at(record.number("heard-ms")));
-    say_line!("the second site goes on following; whatever is done to the rehearsal is gone when it ends");
+    say_line!("the second site continues to follow; all changes of the copy are deleted at the end");
     let outcome = match &arguments.command[..] {
         [] => server.watch(&signals),
         command => rehearse(command, &server.address),
     };
     drop((server, folder));
     outcome?;
-    say_line!("the rehearsal is over, and its data are gone");
+    say_line!("the drill is over, and its data are deleted");
     Ok(())
 }
 

@@ -26,10 +26,10 @@ pub(super) struct TailArguments {
     /// A node of the second site, which was promoted
     #[command(flatten)]
     far: FarArguments,
-    /// A node of the first site, which has come back, with the same user and password
+    /// A node of the first site, with the same user and password
     #[arg(long, value_name = "HOST:PORT")]
     from: String,
-    /// Write what is found here, a JSON object a line, instead of to standard output
+    /// Write the result, a JSON object per line, to this file instead of the standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }

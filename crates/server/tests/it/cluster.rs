@@ -835,7 +835,7 @@ fn leaders_go_where_they_are_wanted() {
         // It gives up after a minute, which a busy machine may take.
         cluster.wait_until("groups are led by the node that is preferred", |this| {
             let (is_done, told) = this.tool(0, &["prefer", group, &wanted]);
-            is_done && told.contains("every group is led by the node that is preferred")
+            is_done && told.contains("every group is led by its preferred node")
         });
     }
     let leaders = cluster.of_groups(1, "leader");

@@ -85,7 +85,7 @@ fn a_stranger_is_let_in_by_nothing_but_a_good_token() {
     Stranger::start(&cluster, Some(&forged), &[]).says("no member of the cluster has made this token");
     is_undisturbed(&cluster, "no member of this cluster has made its invitation");
     // What is no token is refused before anything is asked.
-    Stranger::start(&cluster, Some("secret"), &[]).says("HOLDFAST_TOKEN: it is no token");
+    Stranger::start(&cluster, Some("secret"), &[]).says("HOLDFAST_TOKEN: this is not a token");
 }
 
 #[test]

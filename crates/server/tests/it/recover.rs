@@ -179,10 +179,10 @@ fn identity_of(directory: &Path, name: &str) -> String {
 fn what_cannot_be_recovered_is_refused_and_left_as_it_is() {
     let folder = Folder::new();
     let (is_done, told) = recover_directory(folder.path(), &["--accept-loss"]);
-    assert!(!is_done && told.contains("is no data directory of a node"), "{told}");
+    assert!(!is_done && told.contains("is not a data directory"), "{told}");
     fs::write(folder.path().join("dump.rdb"), b"REDIS0011").expect("a folder");
     let (is_done, told) = recover_directory(folder.path(), &["--accept-loss"]);
-    assert!(!is_done && told.contains("is no data directory of a node"), "{told}");
+    assert!(!is_done && told.contains("is not a data directory"), "{told}");
     assert_eq!(content(folder.path()).len(), 1);
 
     let mut cluster = Cluster::start(3);

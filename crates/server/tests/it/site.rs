@@ -364,7 +364,7 @@ fn a_second_site_is_promoted_when_the_first_is_lost_and_not_before() {
         succeed(&["site", "status", "--server", &address]).contains("link          down")
     });
     let told = succeed(&["site", "promote", "--server", &address]);
-    assert!(told.contains("promoted") && told.contains("nothing was known to be lacking"), "{told}");
+    assert!(told.contains("promoted") && told.contains("nothing was known to be missing"), "{told}");
     let mut client = far.client();
     assert_eq!(client.show("SET late 2"), "OK");
     assert_eq!(client.show("CONFIG GET import-mode"), "[\"import-mode\", \"no\"]");

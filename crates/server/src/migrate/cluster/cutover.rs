@@ -68,17 +68,17 @@ pub fn run(
     if let Err(why) = outcome {
         ensure!(!is_ended, ENDED_BY_ANOTHER);
         reopened.context("some nodes of the source refuse writes yet: CONFIG SET min-replicas-to-write there")?;
-        return Err(why.context("not cut over; the source takes writes as before"));
+        return Err(why.context("not cut over; the source accepts writes as before"));
     }
     open(&mut target)?;
     say_line!(
-        "cut over from {} primaries after {} ms: {} has everything and takes writes",
+        "cut over from {} primaries after {} ms: {} has everything and accepts writes",
         record.places().count(),
         took.as_millis(),
         arguments.servers().join(",")
     );
     if leaves_open {
-        say_line!("the source takes writes again: they are not at the target");
+        say_line!("the source accepts writes again; they do not reach the target");
         return reopened.context("some nodes of the source refuse writes yet");
     }
     let before = nodes.iter().map(|node| format!("{} on {}", node.replicas_wanted, node.place)).collect::<Vec<_>>();
