@@ -24,7 +24,7 @@ pub(crate) use staging::staging;
 
 use crate::bench::Progress;
 use crate::cluster::door::Door;
-use crate::waiting::{self, SILENCE};
+use crate::waiting::{self, LINE_INTERVAL, SILENCE};
 use manifest::{MANIFEST_FILE, Manifest};
 
 /// Create, list and verify backups.
@@ -194,17 +194,16 @@ pub struct Pace {
     progress: Progress,
     shown: Instant,
     told: Instant,
+    /// How long after that the next line comes, where nobody watches a terminal.
+    pause: Duration,
     is_quiet: bool,
 }
-
-/// Lines of progress where nobody watches a terminal come so far apart.
-const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Pace {
     /// With nothing shown yet.
     pub fn new(is_quiet: bool) -> Self {
         let now = Instant::now();
-        Self { progress: Progress::new(is_quiet), shown: now, told: now, is_quiet }
+        Self { progress: Progress::new(is_quiet), shown: now, told: now, pause: SILENCE, is_quiet }
     }
 
     /// Shows a line, if it is time.
@@ -215,10 +214,19 @@ impl Pace {
                 // From the first line on it moves.
                 self.shown = Instant::now().checked_sub(SILENCE * 9 / 10).unwrap_or_else(Instant::now);
             }
-        } else if !self.is_quiet && self.told.elapsed() >= LINE_INTERVAL {
-            self.told = Instant::now();
+        } else if !self.is_quiet && self.is_due() {
             eprintln!("{}", line());
         }
+    }
+
+    /// Whether it is time for a line of its own, which is then told.
+    fn is_due(&mut self) -> bool {
+        let is_due = self.told.elapsed() >= self.pause;
+        if is_due {
+            self.told = Instant::now();
+            self.pause = LINE_INTERVAL;
+        }
+        is_due
     }
 
     /// Does something that tells nothing of how far it is, and says what, if it takes long.
@@ -246,4 +254,22 @@ pub(crate) fn settle(staging: &Path, path: &Path) -> Result<()> {
             fs::File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
         })
         .with_context(|| format!("cannot give {} its name {}", staging.display(), path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_of_progress_comes_early_and_the_next_ones_seldom() {
+        let mut pace = Pace::new(false);
+        let mut is_due_after = |passed: Duration| {
+            pace.told = Instant::now().checked_sub(passed).expect("the machine has run for longer");
+            pace.is_due()
+        };
+        assert!(!is_due_after(Duration::ZERO));
+        assert!(is_due_after(SILENCE));
+        assert!(!is_due_after(SILENCE), "the first line was told");
+        assert!(is_due_after(LINE_INTERVAL));
+    }
 }

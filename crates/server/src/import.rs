@@ -20,6 +20,7 @@ use self::sender::Sender;
 use crate::backup::grouped;
 use crate::cluster::door::Door;
 use crate::connection::{Connection, Refused};
+use crate::waiting::{LINE_INTERVAL, SILENCE};
 
 /// A server that says nothing for so long is not there.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,9 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Keys that are named of those that were left out.
 const NAMED_MAX: usize = 10;
 
-/// Work that takes no longer than this is not talked about.
-const SILENCE: Duration = Duration::from_secs(2);
-
+/// From one look of a terminal to the next.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Import an RDB or AOF file of Redis or Valkey, or a directory of them, into a server.
@@ -424,7 +423,7 @@ impl State {
     }
 }
 
-/// A line each second about work that takes long.
+/// A line about work that takes long: on a terminal each second, elsewhere seldom.
 struct Progress {
     what: &'static str,
     total: u64,
@@ -449,7 +448,9 @@ impl Progress {
             return;
         }
         let elapsed = self.begun.elapsed();
-        if elapsed < SILENCE || self.told.elapsed() < PROGRESS_INTERVAL {
+        let is_first = self.told == self.begun;
+        let pause = if self.is_terminal || is_first { PROGRESS_INTERVAL } else { LINE_INTERVAL };
+        if elapsed < SILENCE || self.told.elapsed() < pause {
             return;
         }
         self.told = Instant::now();

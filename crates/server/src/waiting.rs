@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub const SILENCE: Duration = Duration::from_secs(2);
 
 /// From one line to the next.
-const LINE_INTERVAL: Duration = Duration::from_secs(10);
+pub const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Does `work`. If that takes longer than [`SILENCE`], says `what` on the standard error, with the seconds that have
 /// passed, and again now and then.

@@ -129,6 +129,8 @@ fn what_one_of_three_has_becomes_a_cluster_again_and_the_lost_are_refused_by_nam
     let words = format!("node {number} is of the cluster that this one was recovered from, and was given up");
     cluster.node(0).wait_for_log(&words);
     let mut stranger = lost.client();
+    // It may still load its data when it hears that.
+    wait_for("it answers", || !stranger.show("GET before").contains("LOADING"));
     let told = stranger.show("GET before");
     assert!(told.contains("has been removed from its cluster"), "{told}");
     drop(lost);
