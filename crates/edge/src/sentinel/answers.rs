@@ -7,6 +7,27 @@ use node::event::NodeId;
 use node::landscape::{Landscape, Sight};
 use resp::{Args, Protocol, Writer};
 
+/// What SENTINEL HELP answers, a line each.
+const HELP: &[&str] = &[
+    "SENTINEL <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "CKQUORUM name",
+    "    Checks whether a majority of the nodes is heard.",
+    "GET-MASTER-ADDR-BY-NAME name",
+    "    Returns host and port of the node that leads group 0.",
+    "MASTER name",
+    "    Describes that node.",
+    "MASTERS",
+    "    Describes that node, in a list.",
+    "MYID",
+    "    Returns the id of this node.",
+    "REPLICAS name",
+    "    Describes the other nodes.",
+    "SENTINELS name",
+    "    Describes the other nodes at this port.",
+    "HELP",
+    "    Lists the subcommands.",
+];
+
 /// What Redis says its version is where ours is asked for.
 const VERSION: &str = node::commands::REDIS_VERSION;
 
@@ -240,6 +261,10 @@ impl View {
                 "ERR A Holdfast finds its nodes by itself and is not told whom to watch: `--sentinel-master-name` \
                  names what it answers for",
             ),
+            ("help", _) => {
+                writer.array(HELP.len());
+                HELP.iter().for_each(|line| writer.simple(line));
+            }
             _ => writer.error(&format!("ERR unknown subcommand '{}'. Try SENTINEL HELP.", show(args.at(1)))),
         }
     }

@@ -56,6 +56,7 @@ fn clients_are_sent_to_the_leader_and_told_of_the_others() {
     says(&view, "SENTINEL CKQUORUM mymaster", "+OK 3 usable Sentinels");
     says(&view, "SENTINEL FAILOVER mymaster", "holdfast cluster prefer");
     says(&view, "SENTINEL MYID", "0000000001|");
+    says(&view, "SENTINEL HELP", "|+GET-MASTER-ADDR-BY-NAME name|");
     says(&view, "SENTINEL nonsense", "-ERR unknown subcommand 'nonsense'");
     says(&view, "SENTINEL", "-ERR wrong number of arguments for 'sentinel' command|");
     says(&view, "SENTINEL MASTER", "wrong number");
