@@ -86,7 +86,10 @@ impl fmt::Display for Fault {
                 write!(formatter, "cannot listen on {address}: {}: ", plain(cause))?;
                 match cause.kind() {
                     io::ErrorKind::AddrInUse => {
-                        write!(formatter, "another server is there; stop it, or choose another with {option}")
+                        write!(
+                            formatter,
+                            "another server uses it, or another option of this one; choose another with {option}"
+                        )
                     }
                     io::ErrorKind::AddrNotAvailable => {
                         formatter.write_str("this machine has no such address; correct --bind")
@@ -129,8 +132,8 @@ mod tests {
         let cause = io::Error::from_raw_os_error(98);
         assert_eq!(
             Fault::Listen { address: "127.0.0.1:6379".into(), option: "--port", cause }.to_string(),
-            "cannot listen on 127.0.0.1:6379: address already in use: another server is there; stop it, or choose \
-             another with --port"
+            "cannot listen on 127.0.0.1:6379: address already in use: another server uses it, or another option of \
+             this one; choose another with --port"
         );
     }
 }

@@ -968,7 +968,7 @@ impl Server {
             End::Command => "told to by a client".to_owned(),
             End::Join(ref invited) => format!("told to join the cluster of {}", invited.address),
         };
-        self.host.log.notice(&format!("{why}: stops in good order"));
+        self.host.log.notice(&format!("{why}: stops cleanly"));
         self.supervisor.stopping();
         self.hand_over();
         let (host, directory) = (Arc::clone(&self.host), self.directory.clone());
