@@ -83,6 +83,16 @@ const post = (path, fields) => ask(path, { method: "POST", body: new URLSearchPa
 
 let logging_in = null;
 
+/** Who has typed a name or a password can log out, also on a page that is opened later with the same session. */
+function offer_logout(is_offered) {
+  $("logout").hidden = !is_offered;
+  try { localStorage.setItem("typed", is_offered ? "yes" : ""); } catch { /* It is offered then. */ }
+}
+
+function was_typed() {
+  try { return localStorage.getItem("typed") !== ""; } catch { return true; }
+}
+
 /** Without a name first: a default user without a password needs none. Otherwise asks for one. */
 function log_in() {
   logging_in ||= (async () => {
@@ -90,13 +100,14 @@ function log_in() {
     $("logout").hidden = true;
     try {
       state.user = (await post("/api/login", {})).user;
+      offer_logout(false);
     } catch (error) {
       if (error.message.startsWith("LOST")) throw error;
       $("login-error").textContent = error.status === 403 ? error.message : "";
       if (!$("login").open) $("login").showModal();
       await new Promise((done) => { $("login").addEventListener("close", done, { once: true }); });
+      offer_logout(true);
     }
-    $("logout").hidden = false;
   })().finally(() => { logging_in = null; });
   return logging_in;
 }
@@ -123,7 +134,7 @@ $("logout").addEventListener("click", async () => {
   logging_in = new Promise((done) => { $("login").addEventListener("close", done, { once: true }); });
   await logging_in;
   logging_in = null;
-  $("logout").hidden = false;
+  offer_logout(true);
 });
 
 // ---- the cluster in words ----
@@ -954,4 +965,4 @@ window.addEventListener("hashchange", () => { if (location.hash !== "#main") sho
 window.addEventListener("resize", draw_charts);
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw_charts);
 show_page();
-ask("/api/session").then((answer) => { state.user = answer.user; $("logout").hidden = false; }, () => {}).finally(poll);
+ask("/api/session").then((answer) => { state.user = answer.user; $("logout").hidden = !was_typed(); }, () => {}).finally(poll);
