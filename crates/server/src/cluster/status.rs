@@ -38,7 +38,7 @@ pub fn run(arguments: &StatusArguments) -> Result<()> {
     say!("{}{}", page(&status), causes(&status, &happenings));
     happenings.truncate(HAPPENING_COUNT);
     if !happenings.is_empty() {
-        say!("\nlately\n{}", timeline::lines(&happenings, Some(&status)));
+        say!("\nlatest events\n{}", timeline::lines(&happenings, Some(&status)));
     }
     Ok(())
 }
@@ -57,7 +57,7 @@ pub fn page(status: &Value) -> String {
         let _ = writeln!(page, "others take the places of {}", name(status, text(node, "id")));
     }
     for node in nodes.iter().filter(|node| !text(node, "last_cut").is_empty()) {
-        let link = if number(node, "linked") == 1 { "was cut last" } else { "is cut" };
+        let link = if number(node, "linked") == 1 { "was last lost" } else { "is down" };
         let _ = writeln!(page, "the link to {} {link}: {}", name(status, text(node, "id")), text(node, "last_cut"));
     }
     for (stage, what) in [("writing", "writes a checkpoint"), ("due", "waits for its turn to write a checkpoint")] {
@@ -109,8 +109,9 @@ pub fn page(status: &Value) -> String {
     let lists = |group: &Value, role: &str| list(group, role).to_vec();
     let moves = |group: &&Value| !list(group, "placed").is_empty() && lists(group, "placed") != lists(group, "voters");
     for group in groups.iter().filter(moves) {
-        let nodes: Vec<_> = list(group, "placed").iter().filter_map(Value::as_str).collect();
-        let _ = writeln!(page, "group {} moves to nodes {}", number(group, "group"), nodes.join(" "));
+        let nodes = list(group, "placed").iter().filter_map(Value::as_str).map(|node| name(status, node));
+        let nodes: Vec<_> = nodes.collect();
+        let _ = writeln!(page, "group {} moves to {}", number(group, "group"), nodes.join(" "));
         page.push_str(&on_its_way(status, group));
     }
     for group in groups.iter().filter(|group| number(group, "to_give") > 0) {
@@ -235,7 +236,7 @@ mod tests {
 node  clients        other nodes     state  leads  votes in
 1     10.0.0.1:6379  10.0.0.1:16379  here   1      1
 2     10.0.0.2:6379  10.0.0.2:16379  down   1      1
-the link to 10.0.0.2:6379 is cut: refused
+the link to 10.0.0.2:6379 is down: refused
 
 group  slots    leader         term  applied  held by  voters  furthest behind
 0      0-16383  10.0.0.1:6379  4     12       1 2      2       10.0.0.2:6379: silent for 3 s, lacks 7 entries (90 bytes)
@@ -256,7 +257,7 @@ group  slots    leader         term  applied  held by  voters  furthest behind
         let page = page(&status);
         assert!(page.contains("node  clients        other nodes  state  zone  leads  votes in\n"), "{page}");
         assert!(page.contains("others take the places of 10.0.0.2:6379\n"), "{page}");
-        let told = "group 1 moves to nodes 1 3\n  10.0.0.3:6379 has been given 50 of about 80 MB\n";
+        let told = "group 1 moves to 10.0.0.1:6379 10.0.0.3:6379\n  10.0.0.3:6379 has been given 50 of about 80 MB\n";
         assert!(page.ends_with(told), "{page}");
         let happening = |text: &str| json!({"kind": "placement", "group": 1, "text": text});
         let cause = "is to live on nodes 1, 3: zone b has no copy of group 1, and zone a has 2";

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 use stdx::UnixMillis;
 
-use super::door::{Door, ask_status, ask_timeline, text};
+use super::door::{Door, ask_status, ask_timeline, list, text};
 use super::status::name;
 
 /// Show the events of the cluster with their causes, the latest first.
@@ -71,6 +71,28 @@ fn named(told: &str, status: Option<&Value>) -> String {
         }
         rest = tail;
     }
+    with_addresses(&(out + rest), status)
+}
+
+/// Numbers of nodes have so many digits, or nearly; few other numbers do.
+const NUMBER_DIGITS_MIN: usize = 12;
+
+/// Puts in addresses for numbers of nodes in lists, such as `voters [1, 2]`.
+fn with_addresses(told: &str, status: &Value) -> String {
+    let is_digit = |letter: char| letter.is_ascii_digit();
+    let mut out = String::new();
+    let mut rest = told;
+    while let Some(at) = rest.find(is_digit) {
+        let (before, after) = rest.split_at(at);
+        let (number, tail) = after.split_at(after.find(|letter| !is_digit(letter)).unwrap_or(after.len()));
+        out.push_str(before);
+        let is_node = || list(status, "nodes").iter().any(|node| text(node, "id") == number);
+        match number.len() >= NUMBER_DIGITS_MIN && is_node() {
+            true => out.push_str(&name(status, number)),
+            false => out.push_str(number),
+        }
+        rest = tail;
+    }
     out + rest
 }
 
@@ -87,6 +109,13 @@ mod tests {
         let expected = "leader      b:2: group 3: b:2 leads in term 7: a:1 had been silent for 800 ms\n";
         let told = lines(std::slice::from_ref(&happening), Some(&status));
         assert!(told.starts_with("1970-01-02") && told.ends_with(expected), "{told}");
+        let (one, other) = ("1700649912866440679", "2434350439230061380");
+        let change = json!({"unix_ms": 0, "node": one, "kind": "member", "group": 3,
+                            "text": format!("voters [{one}, {other}], learners [9999999999999999999] at 10000000000000 ms")});
+        let status = json!({"nodes": [{"id": one, "clients": "a:1"}, {"id": other, "clients": "b:2"}]});
+        let told = lines(&[change], Some(&status));
+        let expected = "a:1: group 3: voters [a:1, b:2], learners [9999999999999999999] at 10000000000000 ms\n";
+        assert!(told.ends_with(expected), "{told}");
         assert!(lines(&[happening], None).contains("node 2: group 3: node 2 leads"));
     }
 }

@@ -424,7 +424,7 @@ fn any_node_tells_how_the_cluster_is() {
     cluster.wait_until("the death is seen, and the cause of the cut", |this| {
         let (_, page) = this.tool(0, &["status"]);
         let row = page.lines().find(|line| line.contains(&gone) && line.contains(" down "));
-        row.is_some() && page.contains(&format!("the link to {}is cut: ", gone)) && page.contains("silent for ")
+        row.is_some() && page.contains(&format!("the link to {}is down: ", gone)) && page.contains("silent for ")
     });
     let (is_well, json) = cluster.tool(1, &["status", "--json"]);
     assert!(is_well && json.contains("\"behind_bytes\""), "{json}");

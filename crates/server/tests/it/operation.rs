@@ -344,7 +344,7 @@ fn the_layout_returns_by_itself_and_the_timeline_says_why() {
         });
     }
     let (_, page) = cluster.tool(1, &["status"]);
-    assert!(page.contains("\nlately\n"), "{page}");
+    assert!(page.contains("\nlatest events\n"), "{page}");
     let text = cluster.client(2).show("INFO cluster");
     assert!(text.contains("lag_ms=") && text.contains("resyncs=") && text.contains("last_cut="), "{text}");
 }
