@@ -72,7 +72,7 @@ pub fn run(arguments: &TryArguments) -> Result<()> {
     }
     say_line!("Kill one with `kill -9`, and the others continue; see `holdfast cluster status --port {}`.", ports[0]);
     match &arguments.directory {
-        Some(directory) => say_line!("Control-C ends all; their data stay in {}.", directory.display()),
+        Some(directory) => say_line!("Control-C stops all nodes; their data stay in {}.", directory.display()),
         None => say_line!("Control-C stops all nodes and deletes their data."),
     }
     watch(&mut nodes, &signals);

@@ -362,7 +362,7 @@ fn a_cluster_can_be_tried_out() {
         if let Some(rest) = line.trim_start().strip_prefix("redis-cli -p ") {
             ports.push(rest.split(' ').next().and_then(|port| port.parse().ok()).expect("a port"));
         }
-        if line.contains("Control-C ends all") {
+        if line.contains("Control-C stops all nodes") {
             break;
         }
     }

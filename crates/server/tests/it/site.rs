@@ -609,7 +609,7 @@ fn a_rehearsal_is_taken_back() {
     let binary = binary();
     words.extend(["--", "sh", "-c", script, text(&binary)]);
     let told = succeed(&words);
-    assert!(told.contains("OK") && told.contains("100") && told.contains("its data are gone"), "{told}");
+    assert!(told.contains("OK") && told.contains("100") && told.contains("its data are deleted"), "{told}");
     assert!(!directory.exists());
     assert_eq!(get(far.port(), "account:0").as_deref(), Some("100"), "the second site knows nothing of it");
     wait_until_level(near.port(), far.port(), "end");
