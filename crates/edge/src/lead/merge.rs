@@ -28,6 +28,8 @@ pub struct Merger {
     is_frozen: bool,
     /// The stream was there before this process: a group that it does not know must tell from its beginning on.
     is_resumed: bool,
+    /// Somebody may have some of the stream. Before its first cut nobody has.
+    is_begun: bool,
 }
 
 /// A step that waits, and where it stands.
@@ -83,7 +85,7 @@ impl Merger {
             queues.push(Queue { floor: known.0, known, resumed: Some(Box::new(resumed)), open, ..Queue::default() });
         }
         queues.resize_with(queues.len().max(group_count), Queue::default);
-        Self { queues, selected, is_frozen: false, is_resumed: true }
+        Self { queues, selected, is_frozen: false, is_resumed: true, is_begun: true }
     }
 
     /// Takes what a group has told.
@@ -158,7 +160,7 @@ impl Merger {
             let (index, born, told) = (queue.index, queue.born, queue.told);
             *queue = Queue { index, born, told, taken: told, floor: index.unwrap_or(0), ..Queue::default() };
         }
-        (self.selected, self.is_frozen, self.is_resumed) = (None, false, false);
+        (self.selected, self.is_frozen, self.is_resumed, self.is_begun) = (None, false, false, false);
     }
 
     /// Forgets that groups have told anything.
@@ -191,19 +193,23 @@ impl Merger {
 
     /// True once the stream holds all that comes before the cut, and nothing behind it. From then on all is taken
     /// again, and the stream says again which database it is about.
+    ///
+    /// What still waits before the first cut of a stream waits for parts that never come: they were told before the
+    /// stream began. It is in the copy, and is dropped. Behind the first cut somebody would lack it.
     pub fn take_cut(&mut self) -> bool {
+        let is_begun = self.is_begun;
         let is_there = |queue: &Queue| {
             let Some(bound) = queue.bound else { return false };
-            queue.index.is_some_and(|index| index >= bound) && queue.front_index().is_none_or(|front| front > bound)
+            queue.index.is_some_and(|index| index >= bound)
+                && (!is_begun || queue.front_index().is_none_or(|front| front > bound))
         };
         let is_cut = !self.queues.is_empty() && self.queues.iter().all(is_there);
         if is_cut {
-            // No transaction was half-way there: of one that seems open, the end was dropped with an earlier stream.
             for queue in &mut self.queues {
-                queue.open.retain(|_, prepared| queue.bound.is_some_and(|bound| *prepared > bound));
+                queue.drop_before_cut();
             }
             self.thaw();
-            self.selected = None;
+            (self.selected, self.is_begun) = (None, true);
         }
         is_cut
     }
@@ -393,6 +399,16 @@ impl Queue {
             (Phase::Prepared | Phase::Dropped, None) => {}
         }
         Ok(())
+    }
+
+    /// All that is before the cut is in the stream, or in the copy that was cut.
+    fn drop_before_cut(&mut self) {
+        let Some(bound) = self.bound else { return };
+        self.steps.retain(|queued| queued.step.index > bound);
+        // No transaction was half-way there: of one that seems open, the end was dropped with an earlier stream.
+        self.open.retain(|_, prepared| *prepared > bound);
+        self.floor = self.floor.max(bound);
+        self.note_rest();
     }
 
     /// If nothing waits, all that it has told is in the stream.
@@ -765,6 +781,34 @@ mod tests {
         tell_again(&mut other, 1, 0, vec![part(1, 1, &[0, 1], "SET e")]).expect("nothing is missing");
         assert_eq!(told(&mut other), ["MULTI", "SET b", "SET e", "EXEC"]);
         assert!(other.has_taken(&[7, 1]));
+    }
+
+    /// A stream starts over while groups tell: parts of some transactions went with the earlier one.
+    #[test]
+    fn what_lacks_a_part_is_in_the_first_copy() {
+        let mut merger = Merger::new(2);
+        push(&mut merger, 0, vec![step(1, "INCR a"), part(2, 1, &[0, 1], "DEL a")]);
+        push(&mut merger, 1, vec![]);
+        told(&mut merger);
+        merger.clear();
+        push(&mut merger, 1, vec![part(1, 1, &[0, 1], "DEL b"), step(2, "INCR b"), step(3, "INCR c")]);
+        assert_eq!(told(&mut merger), ["INCR c"], "what waits for the part waits, too");
+        assert!(merger.is_waiting());
+        merger.freeze();
+        push(&mut merger, 0, vec![step(3, "INCR a")]);
+        push(&mut merger, 1, vec![step(4, "INCR b")]);
+        assert!(merger.cut(&[2, 3]));
+        assert_eq!(told(&mut merger), [""; 0]);
+        assert!(merger.take_cut(), "it is in the copy");
+        assert_eq!(told(&mut merger), ["INCR a", "INCR b"]);
+        assert!(!merger.is_waiting() && merger.has_taken(&[3, 4]));
+        // Those who follow by now would lack it.
+        push(&mut merger, 0, vec![part(4, 2, &[0, 1], "DEL a")]);
+        push(&mut merger, 1, vec![step(5, "INCR b")]);
+        merger.freeze();
+        assert!(merger.cut(&[4, 5]));
+        told(&mut merger);
+        assert!(!merger.take_cut());
     }
 
     #[test]
