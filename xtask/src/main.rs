@@ -19,7 +19,7 @@ mod tcl;
 mod tidy;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 use std::time::Instant;
 
@@ -30,10 +30,13 @@ use crate::process::{cargo, run};
 const USAGE: &str = "\
 usage: cargo xtask VERB [OPTIONS]
 
-  test                   run every test: unit and integration tests, then Redis's own Tcl suite;
-                         installs what they need from the system's package manager when it is missing
-  lint                   formatting, clippy without warnings, tidy; writes nothing
-  ci                     lint, then test
+  test [--release] [--lint]
+                         run every test: unit and integration tests, then Redis's own Tcl suite;
+                         installs what they need from the system's package manager when it is missing;
+                         --release tests servers of the build that users run, which takes some ten minutes more;
+                         --lint does what the verb lint does, clippy beside the tests
+  lint                   formatting, tidy, clippy without warnings; writes nothing
+  ci                     test --lint
   tidy                   the house rules alone
   advisories [DIRECTORY] known faults of libraries that we use, from docs/advisories.toml; with a checkout of
                          github.com/rustsec/advisory-db, that list is made first
@@ -76,7 +79,7 @@ fn main() -> ExitCode {
     let outcome = match verb {
         "test" => test(options),
         "lint" => lint(),
-        "ci" => lint().and_then(|()| test(options)),
+        "ci" => test(&[&["--lint".to_owned()], options].concat()),
         "tidy" => tidy::run(),
         "advisories" => advisories::run_verb(options),
         "tcl" => tcl::run(options),
@@ -117,30 +120,47 @@ fn cache() -> PathBuf {
 }
 
 fn lint() -> Result<()> {
+    format_and_tidy()?;
+    step("clippy");
+    run(&mut clippy())
+}
+
+fn format_and_tidy() -> Result<()> {
     step("formatting");
     run(cargo().args(["fmt", "--all", "--check"]))?;
-    step("clippy");
-    run(cargo().args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"]))?;
     step("tidy");
     tidy::run()
 }
 
-/// Everything that can be tested, cheapest first. Tests that start servers use the release build, which is made once.
+/// Everything that can be tested. Servers come from the build that the tests come from, with its assertions; with
+/// `--release`, from the build that users run. With `--lint`, what `lint` does: clippy beside the tests.
 fn test(options: &[String]) -> Result<()> {
-    if let Some(unknown) = options.first() {
-        bail!("test takes no option '{unknown}'");
+    let (mut released, mut linted) = (false, false);
+    for option in options {
+        match option.as_str() {
+            "--release" => released = true,
+            "--lint" => linted = true,
+            unknown => bail!("test takes no option '{unknown}'"),
+        }
+    }
+    if linted {
+        format_and_tidy()?;
     }
     step("tools that the tests need");
     let python = needs::provide_all()?;
-    step("release build, and the tests beside it");
-    // Each waits for one large crate after another, and leaves a processor idle while it does: together they take far
-    // less time than in turn. They share no directory, and so no lock.
-    let (suites, binary) = std::thread::scope(|scope| {
-        let release = scope.spawn(build_release);
-        let suites = suites::build();
-        let binary = release.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        suites.and_then(|suites| Ok((suites, binary?)))
-    })?;
+    step("tests and the server");
+    let (suites, binary) = if released {
+        // Each waits for one large crate after another, and leaves a processor idle while it does: together they take
+        // far less time than in turn. They share no directory, and so no lock.
+        std::thread::scope(|scope| {
+            let release = scope.spawn(build_release);
+            let built = suites::build();
+            let binary = release.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            built.and_then(|(suites, _)| Ok((suites, binary?)))
+        })?
+    } else {
+        suites::build()?
+    };
     step("image");
     image::test(&binary)?;
     step("unit and integration tests");
@@ -151,15 +171,31 @@ fn test(options: &[String]) -> Result<()> {
         ("HOLDFAST_BINARY", binary.display().to_string()),
         ("HOLDFAST_PYTHON", python.display().to_string()),
     ];
-    suites::run_all(&suites, &environment, || {
+    let mut beside = vec![("examples in documentation", examples())];
+    if linted {
+        beside.insert(0, ("clippy", clippy()));
+    }
+    suites::run_all(&suites, beside, &environment, || {
         step("Redis's Tcl suite");
-        let suite = tcl::run(&[]);
+        let suite = tcl::run_with(&[], Some(&binary));
         step("Redis's Tcl suite on three nodes");
         let words = ["--nodes", "3", "--files", tcl::CLUSTER_FILES].map(str::to_owned);
-        let cluster = tcl::run(&words);
-        step("tests that ran beside these");
+        let cluster = tcl::run_with(&words, Some(&binary));
+        step("what ran beside these");
         suite.and(cluster)
     })
+}
+
+fn clippy() -> Command {
+    let mut clippy = cargo();
+    clippy.args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"]);
+    clippy
+}
+
+fn examples() -> Command {
+    let mut examples = cargo();
+    examples.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
+    examples
 }
 
 /// Builds the server as users run it and answers where it is.

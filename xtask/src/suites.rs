@@ -38,45 +38,71 @@ impl Suite {
     }
 }
 
-/// Builds all tests of the workspace.
+/// Builds all tests of the workspace, and answers them and where the server is.
 ///
 /// # Errors
 /// If one cannot be built.
-pub fn build() -> Result<Vec<Suite>> {
+pub fn build() -> Result<(Vec<Suite>, PathBuf)> {
     let mut command = cargo();
     command.args(["test", "--workspace", "--no-run", "--quiet", "--message-format", "json-render-diagnostics"]);
     let output = command.stderr(Stdio::inherit()).output().context("cannot start cargo")?;
     if !output.status.success() {
         bail!("{} ended with {}", words(&command), output.status);
     }
-    let suites: Vec<_> = String::from_utf8_lossy(&output.stdout).lines().filter_map(suite_of).collect();
+    let (mut suites, mut server) = (Vec::new(), None);
+    for message in String::from_utf8_lossy(&output.stdout).lines() {
+        match Built::of(message) {
+            Some(Built::Suite(suite)) => suites.push(suite),
+            Some(Built::Server(program)) => server = Some(program),
+            None => {}
+        }
+    }
     if suites.is_empty() {
         bail!("{} named no program with tests", words(&command));
     }
-    Ok(suites)
+    let server = server.with_context(|| format!("{} named no server", words(&command)))?;
+    Ok((suites, server))
 }
 
-/// The suite that a message of cargo is about.
-fn suite_of(message: &str) -> Option<Suite> {
-    let message: Value = serde_json::from_str(message).ok()?;
-    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
-        return None;
+/// What a message of cargo is about.
+enum Built {
+    Suite(Suite),
+    Server(PathBuf),
+}
+
+impl Built {
+    fn of(message: &str) -> Option<Self> {
+        let message: Value = serde_json::from_str(message).ok()?;
+        if message["reason"] != "compiler-artifact" {
+            return None;
+        }
+        let program: PathBuf = message["executable"].as_str()?.into();
+        let target = message["target"]["name"].as_str()?.to_owned();
+        if message["profile"]["test"] != true {
+            return (target == "holdfast").then_some(Self::Server(program));
+        }
+        let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
+        let package = folder.file_name()?.to_str()?.to_owned();
+        Some(Self::Suite(Suite { name: (package, target), program, folder }))
     }
-    let folder = Path::new(message["manifest_path"].as_str()?).parent()?.to_owned();
-    let package = folder.file_name()?.to_str()?.to_owned();
-    let target = message["target"]["name"].as_str()?.to_owned();
-    Some(Suite { name: (package, target), program: message["executable"].as_str()?.into(), folder })
 }
 
-/// Runs all suites, and the examples in documentation. What computes runs beside the rest and beside `then`, with the
-/// lowest priority there is; what it printed is shown when it has ended.
+/// Runs all suites. Those that compute, and the commands `beside`, run beside the rest and beside `then`, with the
+/// lowest priority there is; what they printed is shown when they have ended.
 ///
 /// # Errors
 /// Which have failed, after all have run.
-pub fn run_all(suites: &[Suite], environment: &[(&str, String)], then: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn run_all(
+    suites: &[Suite],
+    beside: Vec<(&str, Command)>,
+    environment: &[(&str, String)],
+    then: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let computing = suites.iter().filter(|suite| suite.computes()).map(|suite| (suite.title(), suite.command()));
+    let beside = computing.chain(beside.into_iter().map(|(title, command)| (title.to_owned(), command)));
     let mut failures: Vec<String> = Vec::new();
     std::thread::scope(|scope| {
-        let beside = scope.spawn(|| compute(suites, environment));
+        let beside = scope.spawn(|| run_idle(beside, environment));
         for suite in suites.iter().filter(|suite| !suite.computes()) {
             eprintln!("     Running {}", suite.title());
             if let Err(error) = run(suite.command().envs(environment.iter().cloned())) {
@@ -94,14 +120,10 @@ pub fn run_all(suites: &[Suite], environment: &[(&str, String)], then: impl FnOn
     bail!("{}", failures.join("; "))
 }
 
-/// Runs what computes, and answers which have failed.
-fn compute(suites: &[Suite], environment: &[(&str, String)]) -> Vec<String> {
-    let mut documentation = cargo();
-    documentation.args(["test", "--workspace", "--doc", "--no-fail-fast"]);
-    let suites = suites.iter().filter(|suite| suite.computes()).map(|suite| (suite.title(), suite.command()));
-    let all = suites.chain([("examples in documentation".to_owned(), documentation)]);
+/// Runs commands in turn on processors that nobody else wants, and answers which have failed.
+fn run_idle(commands: impl Iterator<Item = (String, Command)>, environment: &[(&str, String)]) -> Vec<String> {
     let mut failures = Vec::new();
-    for (title, command) in all {
+    for (title, command) in commands {
         let begun = Instant::now();
         let mut command = idle(&command);
         command.envs(environment.iter().cloned());
@@ -146,18 +168,23 @@ mod tests {
 
     #[test]
     fn programs_with_tests_are_told_from_what_else_cargo_builds() {
-        let artifact = |test: bool, executable: &str| {
+        let artifact = |test: bool, name: &str, executable: &str| {
             format!(
-                r#"{{"reason":"compiler-artifact","manifest_path":"/a/node/Cargo.toml","target":{{"name":"it"}},
+                r#"{{"reason":"compiler-artifact","manifest_path":"/a/node/Cargo.toml","target":{{"name":"{name}"}},
                 "profile":{{"test":{test}}},"executable":{executable}}}"#
             )
             .replace('\n', " ")
         };
-        let suite = suite_of(&artifact(true, r#""/a/target/it-1""#)).expect("a program with tests");
+        let Some(Built::Suite(suite)) = Built::of(&artifact(true, "it", r#""/a/target/it-1""#)) else {
+            panic!("a program with tests");
+        };
         assert_eq!((suite.name.0.as_str(), suite.folder.as_path()), ("node", Path::new("/a/node")));
         assert!(suite.computes());
-        for other in [artifact(false, r#""/a/target/node""#), artifact(true, "null"), r#"{"reason":"x"}"#.to_owned()] {
-            assert!(suite_of(&other).is_none(), "{other}");
+        let server = Built::of(&artifact(false, "holdfast", r#""/a/target/holdfast""#));
+        assert!(matches!(server, Some(Built::Server(program)) if program == Path::new("/a/target/holdfast")));
+        let library = artifact(true, "it", "null");
+        for other in [artifact(false, "xtask", r#""/a/target/xtask""#), library, r#"{"reason":"x"}"#.to_owned()] {
+            assert!(Built::of(&other).is_none(), "{other}");
         }
     }
 }

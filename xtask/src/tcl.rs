@@ -85,42 +85,76 @@ const START: &str = include_str!("../../tests/tcl/run.tcl");
 
 /// Runs the suite; an error if any test failed or did not run.
 pub fn run(options: &[String]) -> Result<()> {
+    run_with(options, None)
+}
+
+/// Runs the suite against a server that is built already, or builds it.
+pub fn run_with(options: &[String], binary: Option<&Path>) -> Result<()> {
     let options = Options::parse(options)?;
     needs::provide_programs()?;
     let suite = Suite::provide()?;
     let list = LeftOutList::read(&root().join("tests/tcl/left-out.toml"))?;
-    let reference = Reference::provide(&suite, &options.files, &list)?;
-    list.check(&reference, &options.files)?;
-    if options.files == FILES {
+    let is_whole = options.files == FILES;
+    let reference = || -> Result<Reference> {
+        let reference = Reference::provide(&suite, &options.files, &list)?;
+        list.check(&reference, &options.files)?;
+        if is_whole {
+            reference.check_empty(&suite, &list)?;
+        }
+        Ok(reference)
+    };
+    if is_whole {
         list.check_files(&suite)?;
-        reference.check_empty(&suite, &list)?;
     }
     if options.audit {
-        return audit(&suite, &options, &list);
+        reference()?;
+        return audit(&suite, &options, &list, binary);
     }
-    let subject = options.subject()?;
-    let mut server = Server::start(&subject)?;
+    let subject = options.subject(binary)?;
+    // The first time the reference takes as long as the subject. Each is one client that waits for one server.
+    let (reference, ran) = thread::scope(|scope| {
+        let reference = scope.spawn(reference);
+        let ran = run_files(&suite, &options, &list, &subject);
+        if let Err(error) = &ran {
+            eprintln!("{error:#}");
+        }
+        (reference.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), ran)
+    });
+    let (reference, ran) = (reference?, ran?);
+    let results: Vec<_> = ran
+        .into_iter()
+        .map(|(file, ran)| {
+            let skips = options.skips(&list, file);
+            Outcome::judge(file, ran, reference.tests(file), &skips)
+        })
+        .collect();
+    report(&results)
+}
+
+/// Runs the files against a server that is started for them, and answers what each printed.
+fn run_files(
+    suite: &Suite,
+    options: &Options,
+    list: &LeftOutList,
+    subject: &Subject,
+) -> Result<Vec<(&'static str, Ran)>> {
+    let mut server = Server::start(subject)?;
     let mut results = Vec::new();
-    for file in &options.files {
+    for &file in &options.files {
         server.prepare()?;
-        let (skips, apart) = match options.stock {
-            true => Default::default(),
-            false => (list.names(file, options.nodes), list.apart(file)),
-        };
         eprint!("{file:<18} ");
+        let skips = options.skips(list, file);
+        let apart = if options.stock { Vec::new() } else { list.apart(file) };
         let mut ran = suite.run_file(file, &list.tags(), Filter::Skip(&[&skips[..], &apart[..]].concat()), &server)?;
         if !apart.is_empty() {
             ran.add(suite.run_file(file, &list.tags(), Filter::Only(&apart), &server)?, &apart);
         }
-        let mut result = Outcome::judge(file, ran, reference.tests(file), &skips);
-        if let Some(death) = server.death() {
-            result.notes.push(death);
-        }
-        eprintln!("{} passed, {} failed", result.passed, result.failures.len());
-        results.push(result);
+        ran.death = server.death();
+        eprintln!("{} passed, {} failed", ran.passed.len(), ran.failed.len());
+        results.push((file, ran));
     }
     server.stop()?;
-    report(&results)
+    Ok(results)
 }
 
 struct Options {
@@ -157,15 +191,21 @@ impl Options {
         Ok(options)
     }
 
-    fn subject(&self) -> Result<Subject> {
+    fn subject(&self, binary: Option<&Path>) -> Result<Subject> {
         if self.stock {
             return Ok(Subject::Redis);
         }
-        let binary = match std::env::var_os("HOLDFAST_BINARY") {
-            Some(binary) => binary.into(),
-            None => crate::build_release()?,
+        let binary = match (binary, std::env::var_os("HOLDFAST_BINARY")) {
+            (Some(binary), _) => binary.to_owned(),
+            (None, Some(binary)) => binary.into(),
+            (None, None) => crate::build_release()?,
         };
         Ok(Subject::Holdfast { binary, nodes: self.nodes })
+    }
+
+    /// The tests of a file that are left out.
+    fn skips(&self, list: &LeftOutList, file: &str) -> Vec<String> {
+        if self.stock { Vec::new() } else { list.names(file, self.nodes) }
     }
 }
 
@@ -366,6 +406,8 @@ struct Ran {
     failed: Vec<(String, String)>,
     skipped: Vec<String>,
     abort: Option<String>,
+    /// What is known of a server that died meanwhile.
+    death: Option<String>,
     seconds: u64,
 }
 
@@ -450,7 +492,7 @@ impl Outcome {
                 failures.push((name.to_owned(), "did not run".to_owned()));
             }
         }
-        let notes = ran.abort.into_iter().collect();
+        let notes = ran.abort.into_iter().chain(ran.death).collect();
         let skipped = ran.skipped.len();
         Self { file, passed: ran.passed.len(), failures, skipped, seconds: ran.seconds, notes }
     }
@@ -482,8 +524,8 @@ fn report(results: &[Outcome]) -> Result<()> {
 }
 
 /// Runs what is left out, and names what passes by now.
-fn audit(suite: &Suite, options: &Options, list: &LeftOutList) -> Result<()> {
-    let subject = options.subject()?;
+fn audit(suite: &Suite, options: &Options, list: &LeftOutList, binary: Option<&Path>) -> Result<()> {
+    let subject = options.subject(binary)?;
     let mut passing = Vec::new();
     for file in &options.files {
         let names = list.names(file, options.nodes);
