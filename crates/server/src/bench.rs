@@ -2,6 +2,7 @@
 
 mod keys;
 pub mod page;
+mod parts;
 pub mod record;
 mod report;
 mod requests;
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
 use edge::ClientSecurity;
@@ -23,6 +24,7 @@ use resp::{Frame, FrameDecoder};
 
 pub use keys::Distribution;
 use keys::KeyChooser;
+use parts::Part;
 use record::{Interval, Second};
 pub use record::{Latencies, Outcome};
 pub use report::grouped;
@@ -31,6 +33,7 @@ use requests::{ACCOUNT, KEY_DIGITS, KEYS_MAX, Requests};
 use worker::{Orders, Report, Supply};
 
 use crate::connection::Connection;
+use crate::import::parse_time;
 use crate::login::password_of;
 use crate::tls::{Stream, TlsArguments};
 
@@ -127,6 +130,17 @@ pub struct BenchArguments {
     /// Write charts of throughput and latency as one HTML page
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Play one part of the load, for example 2/3: that share of the clients, the rate and the keys. Other processes,
+    /// on other machines, play the other parts with the same options
+    #[arg(long, value_name = "I/N")]
+    pub part: Option<Part>,
+    /// Begin at this time, in seconds of Unix time or as '2026-11-23 01:00:00' (UTC), with the keys loaded before
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub at: Option<i64>,
+    /// Report on the parts of a load together, which they wrote with --json; nothing is loaded
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    #[arg(conflicts_with_all = ["hosts", "server", "host", "port", "part", "at"])]
+    pub merge: Vec<PathBuf>,
     /// Show no progress
     #[arg(long, short)]
     pub quiet: bool,
@@ -165,6 +179,9 @@ impl BenchArguments {
             server_pid: Vec::new(),
             json: None,
             html: None,
+            part: None,
+            at: None,
+            merge: Vec::new(),
             quiet: true,
             processor: None,
         }
@@ -176,6 +193,8 @@ impl BenchArguments {
         ensure!((0.0..=1.0).contains(&self.read_ratio), "--read-ratio must be between 0 and 1");
         ensure!(self.threads != Some(0), "--threads must be at least 1");
         ensure!(self.rate.is_none_or(|rate| rate.is_finite() && rate > 0.0), "--rate must be above 0");
+        let part = self.part();
+        ensure!(part.share_of(self.clients) > 0, "--part {part} of {} clients has none", self.clients);
         assert_eq!(self.workload == Workload::Command, self.command.is_some(), "one comes with the other");
         ensure!(
             self.workload.steps().is_empty() || self.pipeline == 1,
@@ -183,6 +202,10 @@ impl BenchArguments {
             self.workload.name()
         );
         Ok(())
+    }
+
+    fn part(&self) -> Part {
+        self.part.unwrap_or(Part::WHOLE)
     }
 }
 
@@ -197,16 +220,28 @@ pub fn run(mut arguments: BenchArguments) -> Result<()> {
         let host = arguments.host.as_deref().unwrap_or("127.0.0.1");
         arguments.hosts = vec![place(host, arguments.port.unwrap_or(6379))];
     }
-    let outcome = measure(&arguments)?;
-    let json_alone = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
-    if json_alone {
-        say_line!("{:#}", report::json(&arguments, &outcome));
+    let outcome = if arguments.merge.is_empty() {
+        measure(&arguments)?
     } else {
+        let (asked_for, outcome) = parts::merge(&arguments.merge)?;
+        arguments = BenchArguments { json: arguments.json, html: arguments.html, ..asked_for };
+        outcome
+    };
+    let json_alone = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    if !json_alone {
         say!("{}", report::text(&arguments, &outcome));
     }
-    if let Some(path) = arguments.json.as_ref().filter(|_| !json_alone) {
-        let text = format!("{:#}\n", report::json(&arguments, &outcome));
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(path) = &arguments.json {
+        let text = match arguments.part {
+            // It is long, and for the program that puts the parts together.
+            Some(part) => parts::json_of(&arguments, part, &outcome).to_string(),
+            None => format!("{:#}", report::json(&arguments, &outcome)),
+        };
+        if json_alone {
+            say_line!("{text}");
+        } else {
+            std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))?;
+        }
     }
     if let Some(path) = &arguments.html {
         let html = report::html(&arguments, &outcome);
@@ -397,14 +432,15 @@ impl<'a> Crew<'a> {
             addresses.push(address);
         }
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let connections = arguments.clients as usize * addresses.len();
+        let connections = arguments.part().share_of(arguments.clients) as usize * addresses.len();
         let threads = arguments.threads.unwrap_or((processors / 2).max(1)).min(connections);
         Ok(Self { arguments, greeting, addresses, requests, threads })
     }
 
     /// What all accounts of each server hold together, if that is what the workload is about.
     fn totals(&self) -> Result<Vec<i64>> {
-        if self.arguments.workload != Workload::Transfer {
+        // Of a part, the transfers of the others are under way: what all hold now cannot be read account by account.
+        if self.arguments.workload != Workload::Transfer || self.arguments.part.is_some() {
             return Ok(Vec::new());
         }
         self.addresses.iter().map(|address| self.greeting.total(*address, self.arguments.keys)).collect()
@@ -426,6 +462,11 @@ impl<'a> Crew<'a> {
         }
     }
 
+    /// How many threads there are in all parts of the load, if each has as many as this one.
+    fn places(&self) -> u64 {
+        self.arguments.part().of * self.threads as u64
+    }
+
     /// Orders for the thread `share`, which plays every `threads`-th of `clients` on each server.
     fn orders(&self, share: usize, clients: usize, epoch: Instant, supply: Supply, reports: Reports) -> Orders {
         let arguments = self.arguments;
@@ -445,8 +486,8 @@ impl<'a> Crew<'a> {
                 arguments.distribution,
                 arguments.keys,
                 arguments.seed,
-                share as u64,
-                self.threads as u64,
+                arguments.part().place_of(share as u64),
+                self.places(),
             ),
             supply,
             measured_from_ns: u64::MAX,
@@ -470,14 +511,14 @@ impl<'a> Crew<'a> {
         let epoch = Instant::now();
         let (reports, mail) = channel();
         let done = Arc::new(AtomicU64::new(0));
-        let keys = self.arguments.keys;
-        let wanted = keys * self.addresses.len() as u64;
+        let (keys, part) = (self.arguments.keys, self.arguments.part());
+        let wanted = part.share_of(keys) * self.addresses.len() as u64;
         let clients = FILL_CLIENTS.max(self.threads).min(self.arguments.clients as usize).max(self.threads);
         let mut threads = Vec::new();
         for share in 0..self.threads {
             let supply = Supply::Fill {
-                next: vec![share as u64; self.addresses.len()],
-                step: self.threads as u64,
+                next: vec![part.place_of(share as u64); self.addresses.len()],
+                step: self.places(),
                 bound: keys,
                 done: Arc::clone(&done),
             };
@@ -519,6 +560,11 @@ impl<'a> Crew<'a> {
 
     fn measure(&self, progress: &mut Progress) -> Result<Outcome> {
         let arguments = self.arguments;
+        let (part, clients) = (arguments.part(), arguments.part().share_of(arguments.clients) as usize);
+        if let Some(at) = arguments.at {
+            wait_until(at, progress)?;
+        }
+        let begun_at_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
         let epoch = Instant::now();
         let nanoseconds = |seconds: f64| (seconds * 1e9) as u64;
         let measured_from_ns = nanoseconds(arguments.warmup);
@@ -530,12 +576,12 @@ impl<'a> Crew<'a> {
                 None => Supply::Closed,
                 // Threads take turns, so that all together begin evenly.
                 Some(rate) => Supply::Rate {
-                    first_ns: (share as f64 / rate * 1e9) as u64,
-                    period_ns: self.threads as f64 / rate * 1e9,
+                    first_ns: (part.place_of(share as u64) as f64 / rate * 1e9) as u64,
+                    period_ns: self.places() as f64 / rate * 1e9,
                     begun: 0,
                 },
             };
-            let mut orders = self.orders(share, arguments.clients as usize, epoch, supply, reports.clone());
+            let mut orders = self.orders(share, clients, epoch, supply, reports.clone());
             orders.measured_from_ns = measured_from_ns;
             orders.end_ns = end_ns;
             threads.push(self.start(orders)?);
@@ -550,6 +596,7 @@ impl<'a> Crew<'a> {
         let cpu_before = cpu_now();
         let mut cpu_after = None;
         let mut seconds = Seconds::new(self.threads, arguments.seconds);
+        let mut intervals: Vec<Interval> = Vec::new();
         let mut unsent = 0;
         let mut error_texts: Vec<String> = Vec::new();
         loop {
@@ -559,6 +606,12 @@ impl<'a> Crew<'a> {
             }
             match mail.recv_timeout(left.max(Duration::from_millis(1))) {
                 Ok(Report::Interval(second, interval)) => {
+                    if arguments.part.is_some() {
+                        if intervals.len() <= second {
+                            intervals.resize_with(second + 1, Interval::new);
+                        }
+                        intervals[second].merge(&interval);
+                    }
                     if let Some(row) = seconds.add(second, &interval) {
                         progress.show(&report::progress_line(second + 1, arguments, &row));
                     }
@@ -581,15 +634,33 @@ impl<'a> Crew<'a> {
         let spent = |before: Option<f64>, after: Option<f64>| Some(after? - before?);
         Ok(Outcome {
             servers: Vec::new(),
+            begun_at_unix_ms,
             elapsed_seconds: arguments.seconds,
             total: seconds.total,
             seconds: seconds.rows,
+            intervals,
             unsent,
             error_texts,
             client_cpu_seconds: spent(cpu_before.0, cpu_after.0).unwrap_or(0.0),
             server_cpu_seconds: spent(cpu_before.1, cpu_after.1),
         })
     }
+}
+
+/// Waits for a second of Unix time.
+fn wait_until(at: i64, progress: &mut Progress) -> Result<()> {
+    let at = UNIX_EPOCH + Duration::from_secs(u64::try_from(at).context("--at lies before 1970")?);
+    if let Ok(late) = SystemTime::now().duration_since(at) {
+        bail!("--at was {:.1} s ago when the keys were loaded and the servers had answered", late.as_secs_f64());
+    }
+    while let Ok(left) = at.duration_since(SystemTime::now()) {
+        if left.is_zero() {
+            break;
+        }
+        progress.show(&format!("begins in {:.0} s", left.as_secs_f64()));
+        std::thread::sleep(left.min(Duration::from_secs(1)));
+    }
+    Ok(())
 }
 
 type Reports = std::sync::mpsc::Sender<Report>;
@@ -619,17 +690,7 @@ impl Seconds {
             return None;
         }
         let (_, sum) = self.partial.remove(&second)?;
-        let all: Latencies = sum.all();
-        let length = (self.length_seconds - second as f64).clamp(1e-3, 1.0);
-        let row = Second {
-            operations_per_second: sum.counts.operations as f64 / length,
-            p50_ms: all.percentile_ms(50.0),
-            p99_ms: all.percentile_ms(99.0),
-            p999_ms: all.percentile_ms(99.9),
-            max_ms: all.max_ms(),
-            errors: sum.counts.errors,
-            aborts: sum.counts.aborts,
-        };
+        let row = Second::of(&sum, second, self.length_seconds);
         if self.rows.len() <= second {
             self.rows.resize(second + 1, Second::default());
         }

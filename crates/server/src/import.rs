@@ -487,7 +487,7 @@ pub fn now_ms() -> i64 {
 }
 
 /// Seconds of Unix time, or a date with a time of day in UTC.
-fn parse_time(text: &str) -> Result<i64, String> {
+pub fn parse_time(text: &str) -> Result<i64, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(seconds);
     }

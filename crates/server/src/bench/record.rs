@@ -1,6 +1,7 @@
 //! What is counted and measured, per second and in all.
 
 use hdrhistogram::Histogram;
+use serde_json::{Value, json};
 
 /// Longest latency that is told apart from longer ones, in nanoseconds.
 const LATENCY_NS_MAX: u64 = 1000 * 1_000_000_000;
@@ -33,6 +34,29 @@ impl Latencies {
         self.histogram.add(&other.histogram).expect("the bounds are the same");
         self.sum_ns += other.sum_ns;
         self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// All of them, for another process to add: the sum and the longest in nanoseconds, and how many there are of each
+    /// latency.
+    pub fn to_json(&self) -> Value {
+        let counts = self.histogram.iter_recorded();
+        let counts: Vec<_> = counts.map(|step| [step.value_iterated_to(), step.count_since_last_iteration()]).collect();
+        json!({
+            "sum_ns": u64::try_from(self.sum_ns).unwrap_or(u64::MAX),
+            "max_ns": self.max_ns,
+            "counts_by_ns": counts,
+        })
+    }
+
+    /// What `to_json` wrote; none if it is something else.
+    pub fn from_json(value: &Value) -> Option<Self> {
+        let mut latencies = Self::new();
+        latencies.sum_ns = u128::from(value["sum_ns"].as_u64()?);
+        latencies.max_ns = value["max_ns"].as_u64()?;
+        for step in value["counts_by_ns"].as_array()? {
+            latencies.histogram.saturating_record_n(step[0].as_u64()?, step[1].as_u64()?);
+        }
+        Some(latencies)
     }
 
     /// How many were counted.
@@ -148,16 +172,37 @@ pub struct Second {
     pub aborts: u64,
 }
 
+impl Second {
+    /// The second with this number, from 0, of a measurement of this length.
+    pub fn of(interval: &Interval, second: usize, length_seconds: f64) -> Self {
+        let all = interval.all();
+        let length = (length_seconds - second as f64).clamp(1e-3, 1.0);
+        Self {
+            operations_per_second: interval.counts.operations as f64 / length,
+            p50_ms: all.percentile_ms(50.0),
+            p99_ms: all.percentile_ms(99.0),
+            p999_ms: all.percentile_ms(99.9),
+            max_ms: all.max_ms(),
+            errors: interval.counts.errors,
+            aborts: interval.counts.aborts,
+        }
+    }
+}
+
 /// A measurement.
 pub struct Outcome {
     /// What the servers are and when what they acknowledge is on disk; empty if one does not tell.
     pub servers: Vec<String>,
+    /// When the load began, before the warm-up, in milliseconds of Unix time.
+    pub begun_at_unix_ms: u64,
     /// From the end of the warm-up to the end.
     pub elapsed_seconds: f64,
     /// All of it.
     pub total: Interval,
     /// Second by second.
     pub seconds: Vec<Second>,
+    /// The same with all latencies, if the load is a part of one.
+    pub intervals: Vec<Interval>,
     /// At a fixed rate: operations that were due before the end and had not even been sent.
     pub unsent: u64,
     /// The first few different errors.

@@ -363,3 +363,72 @@ fn the_reports_tell_the_figures() {
     assert_eq!(json["seconds"].as_array().map(Vec::len), Some(1));
     assert!(report::html(&load, &outcome).contains("</html>"));
 }
+
+#[test]
+fn parts_of_a_load_make_one_report() {
+    let server = Server::start(Manners::default());
+    let folder = std::env::temp_dir().join(format!("holdfast-bench-parts-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a temporary directory can be made");
+    let whole =
+        BenchArguments { rate: Some(900.0), clients: 5, keys: 90, seconds: 1.2, ..server.load(Workload::GetSet) };
+    let play = |index: u64| {
+        let part = Part { index, of: 3 };
+        // A part has as many threads as its machine has processors.
+        let load = BenchArguments { part: Some(part), threads: Some(index as usize + 1), ..whole.clone() };
+        let outcome = measure(&load).expect("the server behaves");
+        let file = folder.join(format!("{index}.json"));
+        std::fs::write(&file, parts::json_of(&load, part, &outcome).to_string()).expect("the file can be written");
+        (file, outcome)
+    };
+    let played = thread::scope(|scope| {
+        let players: Vec<_> = (0..3).map(|index| scope.spawn(move || play(index))).collect();
+        players.into_iter().map(|player| player.join().expect("it ends")).collect::<Vec<_>>()
+    });
+    let files: Vec<PathBuf> = played.iter().map(|(file, _)| file.clone()).collect();
+    assert_eq!(server.memory.lock().expect("nobody panicked").values.len(), 90, "every key is loaded by some part");
+
+    let (arguments, outcome) = parts::merge(&files).expect("they are the parts of one load");
+    let sum = |of: fn(&Outcome) -> u64| played.iter().map(|(_, outcome)| of(outcome)).sum::<u64>();
+    assert_eq!(outcome.total.counts.operations, sum(|outcome| outcome.total.counts.operations));
+    assert_eq!(outcome.unsent, sum(|outcome| outcome.unsent));
+    let (all, parts) = (outcome.total.all(), played.iter().map(|(_, outcome)| outcome.total.all()));
+    let mut expected = Latencies::new();
+    parts.for_each(|latencies| expected.merge(&latencies));
+    assert_eq!(
+        (all.count(), all.max_ms(), all.sum_seconds(), all.percentile_ms(99.0)),
+        (expected.count(), expected.max_ms(), expected.sum_seconds(), expected.percentile_ms(99.0))
+    );
+    assert_eq!(outcome.seconds.len(), 2);
+    let text = report::text(&arguments, &outcome);
+    for line in ["get_set, 5 clients, pipeline 1", "900.0 operations/s", "elapsed time:         1.20 s"] {
+        assert!(text.contains(line), "{line} in\n{text}");
+    }
+
+    let refused = |files: &[PathBuf]| format!("{:#}", parts::merge(files).err().expect("no whole load"));
+    assert_eq!(refused(&files[..2]), "a part is missing: 3/3");
+    assert!(refused(&[files[0].clone(), files[0].clone()]).contains("part 1/3 is given twice"));
+    let changed = |from: &str, to: &str| {
+        let text = std::fs::read_to_string(&files[2]).expect("it was written");
+        assert!(text.contains(from), "{from} in {text}");
+        let file = folder.join("changed.json");
+        std::fs::write(&file, text.replacen(from, to, 1)).expect("the file can be written");
+        refused(&[files[0].clone(), files[1].clone(), file])
+    };
+    assert!(changed(r#""pipeline":1"#, r#""pipeline":2"#).contains("has pipeline 2"));
+    assert!(changed(r#""begun_at_unix_ms":1"#, r#""begun_at_unix_ms":2"#).contains("start them with --at"));
+    assert!(changed(r#""sum_ns""#, r#""sum""#).contains("damaged"));
+    assert!(changed(r#""part":{"#, r#""piece":{"#).contains("not a part of a load"));
+    assert!(changed("{", "").contains("is not JSON"));
+    std::fs::remove_dir_all(&folder).expect("the directory is there");
+}
+
+#[test]
+fn a_load_that_should_have_begun_is_refused() {
+    let server = Server::start(Manners::default());
+    let error = measure(&BenchArguments { at: Some(1_700_000_000), ..server.load(Workload::Set) }).err();
+    let text = format!("{:#}", error.expect("the time has passed"));
+    assert!(text.starts_with("--at was ") && text.contains(" s ago"), "{text}");
+    let load = BenchArguments { part: "3/3".parse().ok(), clients: 2, ..server.load(Workload::Set) };
+    let text = format!("{:#}", measure(&load).err().expect("two clients make no three parts"));
+    assert_eq!(text, "--part 3/3 of 2 clients has none");
+}
