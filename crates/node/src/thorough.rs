@@ -313,3 +313,50 @@ fn take_lacking(mut bytes: &[u8]) -> Option<(u64, Vec<NodeId>)> {
     let lacking: Vec<_> = (0..count).map_while(|_| leb128::take(&mut bytes)).map(NodeId).collect();
     (lacking.len() as u64 == count).then_some((place, lacking))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: SessionId = SessionId { serial: 1, index: 0 };
+    const SECOND: SessionId = SessionId { serial: 2, index: 1 };
+
+    fn with_replies_of(sessions: &[SessionId]) -> Thorough {
+        let mut thorough = Thorough::default();
+        for (&session, id) in sessions.iter().zip(0..) {
+            let (groups, bytes) = (BTreeSet::from([GroupId(0), GroupId(1)]), vec![b'x'; 1_000]);
+            let kept = Kept { session, ticket: id, groups, proof: Proof::Refused, bytes };
+            thorough.kept.insert(id, Waiting { kept, until: Instant::from_nanos(id + 1) });
+            for group in [GroupId(0), GroupId(1)] {
+                thorough.lines.entry(group).or_insert_with(|| Line::new(Instant::ZERO)).waiting.push(id);
+            }
+        }
+        thorough.next_id = sessions.len() as u64;
+        thorough
+    }
+
+    #[test]
+    fn replies_to_a_client_that_has_gone_hold_no_memory_and_are_asked_for() {
+        let mut thorough = with_replies_of(&[FIRST, SECOND, FIRST]);
+        thorough.drop_replies_of(FIRST);
+        let capacities: Vec<usize> = thorough.kept.values().map(|waiting| waiting.kept.bytes.capacity()).collect();
+        assert_eq!(capacities, [0, 1_000, 0]);
+        // The groups are asked all the same.
+        assert!(thorough.lines.values().all(|line| line.waiting == [0, 1, 2]));
+        assert!(thorough.satisfy(0, GroupId(1)).is_none());
+        assert!(thorough.satisfy(0, GroupId(0)).is_some_and(|kept| kept.session == FIRST && kept.bytes.is_empty()));
+        assert!(thorough.satisfy(1, GroupId(0)).is_none());
+        assert!(thorough.satisfy(1, GroupId(1)).is_some_and(|kept| kept.bytes.len() == 1_000));
+    }
+
+    #[test]
+    fn replies_that_are_late_leave_their_lines_to_those_that_are_not() {
+        let mut thorough = with_replies_of(&[FIRST, SECOND, FIRST]);
+        assert!(thorough.take_late(Instant::ZERO).is_empty());
+        let late = thorough.take_late(Instant::from_nanos(2));
+        assert_eq!(late.iter().map(|kept| kept.ticket).collect::<Vec<_>>(), [0, 1]);
+        assert!(thorough.lines.values().all(|line| line.waiting == [2] && line.is_refusing));
+        assert_eq!(thorough.take_late(Instant::from_nanos(9)).len(), 1);
+        assert_eq!(thorough.wake_at(), Some(Instant::ZERO), "the groups are asked again, for what comes");
+    }
+}
