@@ -1,7 +1,9 @@
 //! CLUSTER: the cluster in the terms of Redis, for clients that look for leaders themselves.
 //!
-//! A node that leads groups is a master of their slots; one that leads none is a replica of the leader of the first
-//! group, though it has the data of all.
+//! A node that leads groups is a master of their slots. One that leads none is a replica of one master, of which it
+//! holds the groups, though it may hold those of others.
+
+mod masters;
 
 use std::collections::BTreeMap;
 
@@ -283,6 +285,8 @@ struct Map<'a> {
     core: &'a Context,
     /// Slots, first and last, by who leads them.
     served: BTreeMap<NodeId, Vec<(u32, u32)>>,
+    /// The masters of nodes that lead nothing.
+    masters: BTreeMap<NodeId, NodeId>,
 }
 
 impl<'a> Map<'a> {
@@ -300,19 +304,30 @@ impl<'a> Map<'a> {
                 _ => ranges.push((first, last)),
             }
         }
-        Self { core, served }
+        let mut this = Self { core, served, masters: BTreeMap::new() };
+        let followers = this.nodes().into_iter().map(|(node, _)| node).filter(|node| !this.served.contains_key(node));
+        this.masters = masters::spread(&followers.map(|node| (node, this.open_to(node))).collect());
+        this
+    }
+
+    /// The masters of which this node holds most: as a rule all that they lead.
+    fn open_to(&self, node: NodeId) -> Vec<NodeId> {
+        let lacks = |ranges: &[(u32, u32)]| {
+            let missing = ranges.iter().filter(|range| !self.is_holder(node, &[**range]));
+            missing.map(|(first, last)| last - first + 1).sum::<u32>()
+        };
+        let lacking: Vec<_> = self.served.iter().map(|(master, ranges)| (*master, lacks(ranges))).collect();
+        let fewest = lacking.iter().map(|(_, slots)| *slots).min();
+        lacking.into_iter().filter(|(_, slots)| Some(*slots) == fewest).map(|(master, _)| master).collect()
     }
 
     fn slot_count(&self) -> u32 {
         self.served.values().flatten().map(|(first, last)| last - first + 1).sum()
     }
 
-    /// The node that one which leads nothing follows, in Redis's terms. Every node holds the first group.
+    /// The node that one which leads nothing follows, in Redis's terms.
     fn master_of(&self, node: NodeId) -> Option<NodeId> {
-        if self.served.contains_key(&node) {
-            return None;
-        }
-        leaders(self.core).next().map(|(_, leader)| leader)
+        self.masters.get(&node).copied()
     }
 
     /// True if a node must hold the keys of these runs.
@@ -330,11 +345,18 @@ impl<'a> Map<'a> {
         nodes
     }
 
-    /// Nodes that lead nothing and can be reached.
-    fn replicas(&self) -> Vec<(NodeId, &'a Member)> {
-        let mut nodes = self.nodes();
-        nodes.retain(|(node, _)| !self.served.contains_key(node) && self.health(*node) == Health::Well);
-        nodes
+    /// Nodes that lead nothing, can be reached, and hold these slots of a master: its replicas, or if it has none that
+    /// serves, those of others.
+    fn readers_of(&self, master: NodeId, ranges: &[(u32, u32)]) -> Vec<(NodeId, &'a Member)> {
+        let mut readers = self.nodes();
+        readers.retain(|(node, _)| {
+            self.masters.contains_key(node) && self.health(*node) == Health::Well && self.is_holder(*node, ranges)
+        });
+        let is_own = |(node, _): &(NodeId, _)| self.master_of(*node) == Some(master);
+        if readers.iter().any(is_own) {
+            readers.retain(is_own);
+        }
+        readers
     }
 
     fn health(&self, node: NodeId) -> Health {
@@ -470,15 +492,13 @@ fn slots(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
     check_enabled(local.core)?;
     let map = Map::of(local.core);
     let nodes = map.nodes();
-    let replicas = map.replicas();
     let mut ranges: Vec<_> =
         map.served.iter().flat_map(|(node, ranges)| ranges.iter().map(move |range| (*range, *node))).collect();
     ranges.sort_unstable();
     writer.array(ranges.len());
     for ((first, last), leader) in ranges {
-        let member = nodes.iter().filter(|(node, _)| *node == leader);
-        let holders = replicas.iter().filter(|(node, _)| map.is_holder(*node, &[(first, last)]));
-        let serving: Vec<_> = member.chain(holders).collect();
+        let member = nodes.iter().copied().filter(|(node, _)| *node == leader);
+        let serving: Vec<_> = member.chain(map.readers_of(leader, &[(first, last)])).collect();
         writer.array(2 + serving.len());
         writer.integer(first.into());
         writer.integer(last.into());
@@ -487,7 +507,7 @@ fn slots(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
             writer.array(4);
             writer.bulk(host.as_bytes());
             writer.integer(port.parse().unwrap_or(0));
-            writer.bulk(name_of(*node).as_bytes());
+            writer.bulk(name_of(node).as_bytes());
             writer.array(0);
         }
     }
@@ -498,7 +518,6 @@ fn shards(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
     check_enabled(local.core)?;
     let map = Map::of(local.core);
     let nodes = map.nodes();
-    let replicas = map.replicas();
     writer.array(map.served.len());
     for (leader, ranges) in &map.served {
         writer.map(2);
@@ -509,14 +528,16 @@ fn shards(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
             writer.integer((*last).into());
         }
         writer.bulk(b"nodes");
-        let holders = replicas.iter().filter(|(node, _)| map.is_holder(*node, ranges));
-        let serving: Vec<_> = nodes.iter().filter(|(node, _)| node == leader).chain(holders).collect();
+        let is_of_shard = |node: NodeId| node == *leader || map.master_of(node) == Some(*leader);
+        let mut serving: Vec<_> = nodes.iter().copied().filter(|(node, _)| is_of_shard(*node)).collect();
+        serving.extend(map.readers_of(*leader, ranges).into_iter().filter(|(node, _)| !is_of_shard(*node)));
+        serving.sort_by_key(|(node, _)| (node != leader, *node));
         writer.array(serving.len());
         for (node, member) in serving {
             let (host, port) = host_and_port(&member.client_address);
             writer.map(7);
             writer.bulk(b"id");
-            writer.bulk(name_of(*node).as_bytes());
+            writer.bulk(name_of(node).as_bytes());
             writer.bulk(b"port");
             writer.integer(port.parse().unwrap_or(0));
             for name in ["ip", "endpoint"] {
@@ -524,11 +545,11 @@ fn shards(local: &mut Local<'_>, _: Args<'_>, writer: &mut Writer) -> Outcome {
                 writer.bulk(host.as_bytes());
             }
             writer.bulk(b"role");
-            writer.bulk(if node == leader { b"master" } else { b"replica" });
+            writer.bulk(if node == *leader { b"master" } else { b"replica" });
             writer.bulk(b"replication-offset");
             writer.integer(0);
             writer.bulk(b"health");
-            writer.bulk(if map.health(*node) == Health::Well { b"online" } else { b"failed" });
+            writer.bulk(if map.health(node) == Health::Well { b"online" } else { b"fail" });
         }
     }
     Ok(())

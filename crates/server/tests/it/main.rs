@@ -39,6 +39,7 @@ mod schedule;
 mod scripts;
 mod sentinel;
 mod serve;
+mod shards;
 mod site;
 mod sketches;
 mod split;
