@@ -463,6 +463,11 @@ impl Replica {
         if is_empty {
             self.let_write(&mut connection)?;
             self.inside.notice(&format!("follows {place} no longer, and has copied nothing of it"));
+            // The record is there since the source was first found to be one that can be followed. Before, no copy had
+            // been begun, and this server is what it was.
+            if record.is_none() {
+                return Ok(());
+            }
             bail!("nothing of {place} has been copied: this server follows none now, is empty, and takes writes");
         }
         Mark { is_partial: true, ..mark.clone() }.write(&self.directory)?;
