@@ -23,7 +23,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -185,6 +185,8 @@ struct Following {
     mark: Mark,
     over: Arc<AtomicBool>,
     standing: Arc<Standing>,
+    /// Why this server does not take what has come.
+    refusal: Arc<Mutex<String>>,
     thread: Option<JoinHandle<Result<()>>>,
     /// Why it is followed no longer.
     fault: String,
@@ -202,6 +204,7 @@ impl Following {
             mark,
             over: Arc::default(),
             standing: Arc::default(),
+            refusal: Arc::default(),
             thread: None,
             fault: String::new(),
             heard: (0, None),
@@ -222,8 +225,9 @@ impl Following {
         if is_linked {
             self.down = Instant::now();
         }
-        let passing = standing.fault.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let fault = if self.fault.is_empty() { passing } else { self.fault.clone() };
+        let text = |of: &Mutex<String>| of.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let faults = [self.fault.clone(), text(&standing.fault), text(&self.refusal)];
+        let fault = faults.into_iter().find(|fault| !fault.is_empty()).unwrap_or_default();
         SourceFigures {
             is_linked,
             is_copying: !standing.is_whole.load(Ordering::Relaxed),
@@ -333,6 +337,7 @@ impl Replica {
             mark: following.mark.clone(),
             over: Arc::clone(&following.over),
             standing: Arc::clone(&following.standing),
+            refusal: Arc::clone(&following.refusal),
         };
         let thread = thread::Builder::new().name("replica".to_owned()).spawn(move || work.run())?;
         following.thread = Some(thread);
@@ -570,6 +575,7 @@ struct Work {
     mark: Mark,
     over: Arc<AtomicBool>,
     standing: Arc<Standing>,
+    refusal: Arc<Mutex<String>>,
 }
 
 impl Work {
@@ -577,6 +583,7 @@ impl Work {
     fn run(&self) -> Result<()> {
         let mut target = TargetArguments::of_this_process(self.inside.clone());
         target.over = Arc::clone(&self.over);
+        target.refusal = Arc::clone(&self.refusal);
         let tell = |_: Tone, line: &str| {
             if !is_over(&self.over) {
                 self.inside.notice(line);

@@ -8,8 +8,8 @@
 //! See `docs/decisions/0022-migration-by-transactions.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -243,13 +243,20 @@ pub struct TargetArguments {
     /// It is the server of this very process.
     #[arg(skip)]
     inside: Option<Inside>,
+    /// Why it refuses what it is sent, and is asked again; empty while it does not.
+    #[arg(skip)]
+    pub refusal: Arc<Mutex<String>>,
 }
 
 impl TargetArguments {
     /// The server of this very process.
     pub fn of_this_process(inside: Inside) -> Self {
-        let (server, host, over) = (Vec::new(), "this server".to_owned(), Arc::default());
-        Self { server, host, port: 0, login: Login::default(), over, inside: Some(inside) }
+        let (server, host, over, refusal) = (Vec::new(), "this server".to_owned(), Arc::default(), Arc::default());
+        Self { server, host, port: 0, login: Login::default(), over, inside: Some(inside), refusal }
+    }
+
+    fn note_refusal(&self, why: String) {
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// True if it is the server of this very process.
@@ -392,15 +399,31 @@ pub fn insist<T>(
             Ok(value)
         });
         match outcome {
-            Ok(value) => return Ok(value),
+            Ok(value) => {
+                if told {
+                    arguments.note_refusal(String::new());
+                }
+                return Ok(value);
+            }
             Err(error) if begun.elapsed() < INSISTENCE && passes(&error) && !is_over(&arguments.over) => {
                 if !told && begun.elapsed() > Duration::from_secs(2) {
                     told = true;
-                    eprintln!("the target refuses for now, and is asked again: {error:#}");
+                    match &arguments.inside {
+                        Some(inside) => inside.warning(&format!("this server does not take what it copies: {error:#}")),
+                        None => eprintln!("the target refuses for now, and is asked again: {error:#}"),
+                    }
+                }
+                if told {
+                    arguments.note_refusal(format!("{error:#}"));
                 }
                 thread::sleep(RETRY_INTERVAL);
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                if told {
+                    arguments.note_refusal(String::new());
+                }
+                return Err(error);
+            }
         }
     }
 }

@@ -12,7 +12,8 @@ use stdx::Prng;
 
 use crate::cluster::Cluster;
 use crate::harness::{
-    AT_ONCE, Authority, Client, Folder, IsOver, Server, ServerOptions, Stock, both, free_port, say, wait_for,
+    AT_ONCE, Authority, Client, DiskFaults, Folder, IsOver, Server, ServerOptions, Stock, both, free_port, say,
+    wait_for,
 };
 use crate::migrate::{migrate, request};
 
@@ -556,6 +557,75 @@ fn the_tools_of_a_migration_agree_with_it() {
     assert_eq!((told(&mut ours, "role"), ours.show("SET own 1")), ("master".to_owned(), "OK".to_owned()));
     assert!(theirs.show("SET own 1").contains("NOREPLICAS"));
     assert_eq!(ours.show("CONFIG GET import-mode"), "[\"import-mode\", \"no\"]");
+    drop(ours);
+    server.stop();
+}
+
+/// Values of half a megabyte each: together more than a file of the log, or of what waits, holds.
+fn write_large(client: &mut Client, round: u64) {
+    for nth in 0..300 {
+        let value = format!("{:08}", 1_000 * round + nth).repeat(64 << 10);
+        assert_eq!(client.call(&["SET", &format!("large:{}", nth % 8), &value]).to_string(), "OK");
+    }
+}
+
+#[test]
+fn a_full_disk_holds_the_copy_and_the_stream_up_and_nothing_is_lost() {
+    let folder = Folder::new();
+    // It keeps what is missed meanwhile; one that does not ends what follows it.
+    let words = ["--repl-backlog-size", "1gb"];
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &words) else { return };
+    let mut theirs = stock.client();
+    let mut prng = Prng::new(28);
+    write(&mut theirs, &mut prng, 300);
+    let mut options = ServerOptions::new(&folder.path().join("data")).extra(&["--cores", "1"]);
+    std::fs::create_dir_all(&options.data_folder).expect("a data folder");
+    let faults = DiskFaults::arrange(&folder, &mut options);
+    let server = Server::start(&options);
+    let mut ours = server.client();
+    let follow = format!("REPLICAOF 127.0.0.1 {}", stock.port());
+    let why = "No space left on device";
+
+    // What is followed cannot be remembered, so it is not followed.
+    faults.set("create fail ENOSPC");
+    let refused = ours.show(&follow);
+    assert!(refused.contains(".replicaof") && refused.contains(why), "{refused}");
+    assert_eq!((told(&mut ours, "role"), ours.show("SET own 1")), ("master".to_owned(), "OK".to_owned()));
+    ours.show("DEL own");
+    faults.clear();
+    assert_eq!(ours.show(&follow), "OK");
+    wait_until_same(&mut ours, &mut theirs);
+
+    // Neither what comes nor the log can be written any more, sooner or later.
+    faults.set("create fail ENOSPC");
+    write_large(&mut theirs, 1);
+    let mut said = String::new();
+    wait_for("the operator is told", || {
+        said = told(&mut ours, "master_link_fault");
+        said.contains(why) || said.contains("MISCONF")
+    });
+    say(&format!("told: {said}"));
+    assert_eq!((told(&mut ours, "role"), ours.show("SET own 1")), ("slave".to_owned(), READ_ONLY.to_owned()));
+    assert!(!ours.show("DBSIZE").contains("error"), "reads go on");
+    theirs.show("SET late 1");
+    assert_eq!(ours.show("GET late"), "(nil)");
+
+    // There is room again; then once more none, and a kill amid that.
+    faults.clear();
+    wait_until_same(&mut ours, &mut theirs);
+    wait_for("there is no fault any more", || told(&mut ours, "master_link_fault").is_empty());
+    verify(&stock, &server);
+    faults.set("create fail ENOSPC");
+    write_large(&mut theirs, 2);
+    wait_for("the operator is told again", || !told(&mut ours, "master_link_fault").is_empty());
+    drop(ours);
+    server.kill();
+    faults.clear();
+    let server = Server::start(&options);
+    let mut ours = server.client();
+    wait_until_same(&mut ours, &mut theirs);
+    assert_eq!(ours.show("REPLICAOF NO ONE"), "OK");
+    verify(&stock, &server);
     drop(ours);
     server.stop();
 }
