@@ -18,6 +18,8 @@ macro_rules! refusals {
 refusals! {
     /// The value has another type than the command works on.
     WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value";
+    /// The value is none of RedisJSON's, which says so without a code.
+    NO_DOCUMENT = "Existing key has wrong Redis type";
     /// Options clash, or a word is not one.
     SYNTAX = "ERR syntax error";
     /// Not a 64-bit signed integer.

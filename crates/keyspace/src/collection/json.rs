@@ -142,12 +142,12 @@ impl<'a> View<'a> {
     /// The document under a key, if the key exists. Counts as a use.
     ///
     /// # Errors
-    /// `WRONGTYPE` if the value is no document.
+    /// If the value is no document.
     pub(crate) fn json(&self, key: &[u8]) -> Result<Option<Cow<'a, Json>>, Refusal> {
         match self.entry(key).map(|entry| entry.value()) {
             None => Ok(None),
             Some(ValueRef::Json(tree)) => Ok(Some(tree.json())),
-            Some(_) => Err(Refusal::WRONG_TYPE),
+            Some(_) => Err(Refusal::NO_DOCUMENT),
         }
     }
 }
@@ -156,7 +156,7 @@ impl Edit<'_> {
     /// Stores a document under a key that has none or another one; the deadline stays.
     ///
     /// # Errors
-    /// `WRONGTYPE` if the value is no document.
+    /// If the value is no document.
     pub(crate) fn set_json(&mut self, key: &[u8], document: Json) -> Result<(), Refusal> {
         self.modify(key, Kind::Json, |cell| match pack(&document) {
             Some(bytes) => {
@@ -177,7 +177,7 @@ impl Edit<'_> {
     /// Changes the document under a key. What `change` leaves in the list that it is given is freed in steps.
     ///
     /// # Errors
-    /// `WRONGTYPE` if the value is no document.
+    /// If the value is no document.
     pub(crate) fn change_json<R>(
         &mut self,
         key: &[u8],

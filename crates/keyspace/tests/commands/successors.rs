@@ -724,6 +724,72 @@ fn server(variable: &str) -> Option<Reference> {
     Some(Reference::of(program.as_ref(), &options).expect("the program is there"))
 }
 
+/// Every command of documents refuses a value of another kind in RedisJSON's words, and other commands a document in
+/// those of Redis.
+#[test]
+fn values_of_another_kind_are_refused_in_the_words_of_redis_json() {
+    const LINES: [&str; 42] = [
+        "JSON.GET s",
+        "JSON.GET s $",
+        "JSON.SET s $ 1",
+        "JSON.SET s $.a 1",
+        "JSON.SET s $ 1 NX",
+        "JSON.SET s $ 1 XX",
+        "JSON.MGET s d $",
+        "JSON.MSET s $ 1",
+        "JSON.MSET d $ 1 s $.a 1",
+        "JSON.MERGE s $ 1",
+        "JSON.MERGE s $.a 1",
+        "JSON.DEL s",
+        "JSON.DEL s $",
+        "JSON.FORGET s $.a",
+        "JSON.CLEAR s",
+        "JSON.TYPE s",
+        "JSON.STRLEN s",
+        "JSON.STRLEN s $",
+        "JSON.STRAPPEND s $ '\"a\"'",
+        "JSON.NUMINCRBY s $ 1",
+        "JSON.NUMMULTBY s $ 1",
+        "JSON.TOGGLE s $",
+        "JSON.ARRAPPEND s $ 1",
+        "JSON.ARRINDEX s $ 1",
+        "JSON.ARRINSERT s $ 0 1",
+        "JSON.ARRLEN s",
+        "JSON.ARRLEN s $",
+        "JSON.ARRPOP s",
+        "JSON.ARRPOP s $",
+        "JSON.ARRTRIM s $ 0 1",
+        "JSON.OBJKEYS s",
+        "JSON.OBJKEYS s $",
+        "JSON.OBJLEN s",
+        "JSON.OBJLEN s $",
+        "JSON.RESP s",
+        "JSON.DEBUG MEMORY s",
+        "JSON.NUMINCRBY s . x",
+        "GET d",
+        "APPEND d 1",
+        "HSET d a 1",
+        "LLEN d",
+        "GET s",
+    ];
+    let mut local = Local::newer();
+    let mut reference = server("HOLDFAST_REDIS_JSON");
+    for line in ["SET s text", r#"JSON.SET d $ {"a":1}"#] {
+        local.call(&words::split(line));
+        reference.iter_mut().for_each(|reference| drop(reference.call(&words::split(line))));
+    }
+    for line in LINES {
+        let words = words::split(line);
+        let ours = local.call(&words).to_string();
+        if let Some(reference) = &mut reference {
+            assert_eq!(ours, reference.call(&words).to_string(), "{line}");
+        }
+        if line.starts_with("JSON") && !line.starts_with("JSON.MGET") && !line.ends_with(" x") {
+            assert_eq!(ours, "(error) Existing key has wrong Redis type", "{line}");
+        }
+    }
+}
+
 /// What only newer servers refuse or bound is as it was in what was logged before level 2.
 #[test]
 fn what_streams_are_told_of_themselves_is_bounded_since_level_2() {
