@@ -458,6 +458,10 @@ impl Own {
             }
         }
         self.ask(&["SELECT", "0"])?;
+        if self.ask(&["FUNCTION", "LIST"])?.elements().is_none_or(|libraries| !libraries.is_empty()) {
+            let why = "only an empty cluster can begin to follow, and this one has functions";
+            return Err(End::Here(why.to_owned()));
+        }
         Ok(())
     }
 

@@ -40,8 +40,8 @@ struct Told {
     id: String,
     /// All nodes of its cluster, itself among them.
     members: BTreeSet<String>,
-    /// It holds keys.
-    has_keys: bool,
+    /// What it holds, if anything: joining would lose it.
+    holds: Option<&'static str>,
 }
 
 /// What must be done.
@@ -104,7 +104,13 @@ fn hear_all(arguments: &CreateArguments) -> Result<Vec<Told>> {
 
 fn hear(address: &str, login: &Login) -> Result<Told> {
     let mut connection = Door::at(address, login).open()?;
-    let keys = ask(&mut connection, &["DBSIZE"])?;
+    let holds = if ask(&mut connection, &["DBSIZE"])? != Frame::Integer(0) {
+        Some("keys")
+    } else if ask(&mut connection, &["FUNCTION", "LIST"])?.elements().is_none_or(|libraries| !libraries.is_empty()) {
+        Some("functions")
+    } else {
+        None
+    };
     let status = ask_status(&mut connection)?;
     let nodes = list(&status, "nodes");
     let is_here = |node: &&Value| text(node, "state") == "here";
@@ -113,18 +119,18 @@ fn hear(address: &str, login: &Login) -> Result<Told> {
         address: address.to_owned(),
         id: text(own, "id").to_owned(),
         members: nodes.iter().map(|node| text(node, "id").to_owned()).collect(),
-        has_keys: keys != Frame::Integer(0),
+        holds,
     })
 }
 
-/// Servers that belong to a cluster of several, or that hold keys, must all be of one cluster: that one takes in the
-/// others. Where there is none the first server is it.
+/// Servers that belong to a cluster of several, or that hold something, must all be of one cluster: that one takes in
+/// the others. Where there is none the first server is it.
 fn plan(told: &[Told]) -> Result<Plan<'_>> {
-    let settled: Vec<&Told> = told.iter().filter(|one| one.members.len() > 1 || one.has_keys).collect();
+    let settled: Vec<&Told> = told.iter().filter(|one| one.members.len() > 1 || one.holds.is_some()).collect();
     let base = settled.first().copied().or(told.first()).context("no server was named")?;
     if let Some(other) = settled.iter().find(|other| !base.members.contains(&other.id)) {
         let what = |one: &Told| match one.members.len() {
-            1 => "holds keys".to_owned(),
+            1 => format!("holds {}", one.holds.unwrap_or_default()),
             count => format!("is one of {count} nodes of a cluster"),
         };
         bail!(
@@ -146,29 +152,31 @@ fn plan(told: &[Told]) -> Result<Plan<'_>> {
 mod tests {
     use super::*;
 
-    fn told(address: &str, members: &[&str], has_keys: bool) -> Told {
+    fn told(address: &str, members: &[&str], holds: Option<&'static str>) -> Told {
         let members = members.iter().map(|member| (*member).to_owned()).collect();
-        Told { address: address.to_owned(), id: address.to_owned(), members, has_keys }
+        Told { address: address.to_owned(), id: address.to_owned(), members, holds }
     }
 
     #[test]
     fn the_first_of_blank_servers_takes_in_the_others() {
-        let told = [told("a", &["a"], false), told("b", &["b"], false), told("c", &["c"], false)];
+        let told = [told("a", &["a"], None), told("b", &["b"], None), told("c", &["c"], None)];
         assert_eq!(plan(&told).ok(), Some(Plan { base: "a", members: vec!["a"], newcomers: vec!["b", "c"] }));
     }
 
     #[test]
     fn a_cluster_or_a_server_with_keys_takes_in_the_others() {
         let pair = ["b", "c"];
-        let three = [told("a", &["a"], false), told("b", &pair, false), told("c", &pair, true)];
+        let three = [told("a", &["a"], None), told("b", &pair, None), told("c", &pair, Some("keys"))];
         assert_eq!(plan(&three).ok(), Some(Plan { base: "b", members: vec!["b", "c"], newcomers: vec!["a"] }));
-        let two = [told("a", &["a"], false), told("b", &["b"], true)];
-        assert_eq!(plan(&two).ok(), Some(Plan { base: "b", members: vec!["b"], newcomers: vec!["a"] }));
+        for holds in ["keys", "functions"] {
+            let two = [told("a", &["a"], None), told("b", &["b"], Some(holds))];
+            assert_eq!(plan(&two).ok(), Some(Plan { base: "b", members: vec!["b"], newcomers: vec!["a"] }));
+        }
     }
 
     #[test]
     fn two_that_hold_something_stay_apart() {
-        let two = [told("a", &["a"], true), told("b", &["b", "x"], false)];
+        let two = [told("a", &["a"], Some("keys")), told("b", &["b", "x"], None)];
         let why = plan(&two).expect_err("two clusters").to_string();
         assert_eq!(
             why,

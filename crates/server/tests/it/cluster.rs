@@ -646,7 +646,15 @@ fn servers_that_run_are_made_one_cluster_and_doing_so_again_changes_nothing() {
     assert_eq!(cluster.client(3).show("SET own 1"), "OK");
     let (is_made, told) = create(&cluster, &[0, 1, 2, 3], &[]);
     assert!(!is_made && told.contains("holds keys: two clusters do not become one"), "{told}");
-    assert_eq!(cluster.client(3).show("DEL own"), "(integer) 1");
+    let mut other = cluster.client(3);
+    assert_eq!(other.show("DEL own"), "(integer) 1");
+    let library = "#!lua name=l\nredis.register_function('f', function() return 1 end)";
+    assert!(!other.call(&["FUNCTION", "LOAD", library]).is_error());
+    let (is_made, told) = create(&cluster, &[3, 1], &[]);
+    assert!(!is_made && told.contains("holds functions and"), "{told}");
+    assert_eq!(other.show("FCALL f 0"), "(integer) 1");
+    assert_eq!(other.show("FUNCTION FLUSH"), "OK");
+    drop(other);
     let (is_made, told) = create(&cluster, &[3, 1], &[]);
     assert!(is_made && told.contains("2 of 2 servers form one cluster"), "{told}");
     cluster.wait_until("all know of four", |this| {

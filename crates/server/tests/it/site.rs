@@ -642,3 +642,29 @@ fn only_an_empty_cluster_begins_to_follow_whatever_its_node_holds() {
     assert_eq!(cluster.ask(&mut client, "SET other mine"), "OK", "it is not closed for writes");
     follower.stop();
 }
+
+/// Functions are data, too: a copy of the near site would remove them.
+#[test]
+fn a_site_that_holds_functions_alone_does_not_begin_to_follow() {
+    let sites = Sites::new(0, &[]);
+    let near = Server::start(&sites.near);
+    let mut alone = sites.far.clone();
+    alone.extra.truncate(2); // without --follow
+    let far = Server::start(&alone);
+    let library = "#!lua name=mine\nredis.register_function('f', function() return 1 end)";
+    assert!(!far.client().call(&["FUNCTION", "LOAD", library]).is_error());
+    far.stop();
+    let far = Server::start(&sites.far);
+    far.wait_for_log("only an empty cluster can begin to follow, and this one has functions");
+    assert!(far.client().show("FUNCTION LIST").contains("mine"), "nothing is removed");
+    far.stop();
+    let far = Server::start(&alone);
+    assert_eq!(far.client().show("FCALL f 0"), "(integer) 1");
+    assert_eq!(far.client().show("FUNCTION FLUSH"), "OK");
+    far.stop();
+    let far = Server::start(&sites.far);
+    assert_eq!(near.client().show("SET first 1"), "OK");
+    wait_until("it follows now", || get(far.port(), "first").is_some());
+    far.stop();
+    near.stop();
+}
