@@ -253,10 +253,9 @@ impl CommandFigures {
     pub fn text(&self) -> String {
         use std::fmt::Write;
         let mut out = format!(
-            "Server CPU per command in µs; {CLIENTS} clients x pipeline {PIPELINE}, values of {VALUE_BYTES} bytes; medians \
-             of {} rounds of {} s, in turns; nothing is synced; {}\n\n{:<32}",
-            self.rounds,
-            self.seconds,
+            "Server CPU per command in µs; {CLIENTS} clients x pipeline {PIPELINE}, values of {VALUE_BYTES} bytes; {}; \
+             nothing is synced; {}\n\n{:<32}",
+            super::report::rounds_of(self.rounds, self.seconds),
             super::report::processors(self.shared_processor),
             ""
         );

@@ -268,8 +268,9 @@ fn pairs(results: &[ReplicatedFigures]) -> impl Iterator<Item = (&ReplicatedFigu
 pub fn text(results: &[ReplicatedFigures], rounds: usize, seconds: f64) -> String {
     use std::fmt::Write;
     let mut out = format!(
-        "Three servers, values of {VALUE_BYTES} bytes; medians of {rounds} rounds of {seconds} s, in turns; servers and \
-         load share all processors; clients talk to the node that leads; CPU of all servers\n"
+        "Three servers, values of {VALUE_BYTES} bytes; {}; servers and load share all processors; clients talk to the \
+         node that leads; CPU of all servers\n",
+        super::report::rounds_of(rounds, seconds)
     );
     for (index, load) in LOADS.iter().enumerate() {
         let _ = writeln!(

@@ -43,6 +43,14 @@ impl Ratios {
     }
 }
 
+/// How often it was measured, and what that is worth.
+pub fn rounds_of(rounds: usize, seconds: f64) -> String {
+    match rounds {
+        1 => format!("ONE ROUND of {seconds} s, in which noise looks like a difference: use --rounds"),
+        _ => format!("medians of {rounds} rounds of {seconds} s, in turns"),
+    }
+}
+
 /// Where server and load ran.
 pub fn processors(is_shared: bool) -> &'static str {
     if is_shared {
@@ -182,12 +190,7 @@ impl Comparison<'_> {
     }
 
     fn conditions(&self) -> String {
-        let mut text = format!(
-            "{VALUE_BYTES}-byte values; medians of {} round{} of {} s, in turns; ",
-            self.rounds,
-            if self.rounds == 1 { "" } else { "s" },
-            self.seconds
-        );
+        let mut text = format!("{VALUE_BYTES}-byte values; {}; ", rounds_of(self.rounds, self.seconds));
         text.push_str(processors(self.shared_processor));
         text.push_str("; without fsync the peers keep no log at all, Holdfast writes its own");
         if self.on_memory_disk {
