@@ -255,7 +255,11 @@ pub fn measure(arguments: &BenchArguments) -> Result<Outcome> {
     let mut progress = Progress::new(arguments.quiet);
     let crew = Crew::new(arguments)?;
     if arguments.workload.reads() && !arguments.no_load {
-        crew.load_keys(&mut progress)?;
+        if arguments.quiet || progress.is_wanted() {
+            crew.load_keys(&mut progress)?;
+        } else {
+            crate::waiting::during("loading keys", || crew.load_keys(&mut progress))?;
+        }
     }
     let before = crew.totals()?;
     // A server that does not tell may still be measured.

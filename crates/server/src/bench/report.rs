@@ -53,10 +53,12 @@ pub fn text(arguments: &BenchArguments, outcome: &Outcome) -> String {
         line("asked for:", format!("{} operations/s", grouped(rate, 1)));
         line("never sent in time:", grouped(outcome.unsent as f64, 0));
     }
-    let operations = counts.operations.max(1) as f64;
-    line("client CPU:", format!("{:.2} µs per operation", outcome.client_cpu_seconds * 1e6 / operations));
-    if let Some(cpu) = outcome.server_cpu_us_per_operation() {
-        line("server CPU:", format!("{cpu:.2} µs per operation"));
+    if counts.operations > 0 {
+        let cpu = outcome.client_cpu_seconds * 1e6 / counts.operations as f64;
+        line("client CPU:", format!("{cpu:.2} µs per operation"));
+        if let Some(cpu) = outcome.server_cpu_us_per_operation() {
+            line("server CPU:", format!("{cpu:.2} µs per operation"));
+        }
     }
     let _ = writeln!(
         out,
