@@ -25,7 +25,7 @@ use resp::{Args, Digits, Writer};
 use crate::double::Text;
 use crate::{Edit, View, double};
 
-pub use keys::{parse_cursor, scan_count, sort_keys, sort_patterns};
+pub use keys::{parse_cursor, scan_count, sort_keys, sort_patterns, tells_use};
 
 /// What runs a data command.
 ///

@@ -43,7 +43,9 @@ pub use absence::absent_since;
 pub use ahead::{AHEAD_MAX, Ahead};
 pub use checkpoint::{Corrupt, Exporting, Imported, Importing, is_exported};
 pub use collection::{End, Hash, Id, Limits, List, Outline, Set, SortedSet, Space, Stream, Tree};
-pub use commands::{Body, COMMANDS, DataCommand, as_of_level_1, find, resolve, scan_count, sort_keys, sort_patterns};
+pub use commands::{
+    Body, COMMANDS, DataCommand, as_of_level_1, find, resolve, scan_count, sort_keys, sort_patterns, tells_use,
+};
 pub use context::{Access, Edit, Entry, Expiry, View};
 pub use eviction::Policy;
 pub use keyspace::{Keyspace, Layout, Lookups, Options, Removals, Standing, Tuning};

@@ -36,6 +36,8 @@ pub struct Computation {
     pub(crate) noted: Classes,
     /// By which collections change their form.
     pub(crate) limits: Limits,
+    /// How uses of keys are noted.
+    pub(crate) tuning: keyspace::Tuning,
     /// By which replies have their form, and commands their words.
     pub(crate) level: Level,
     /// How large values come and go.
@@ -130,7 +132,7 @@ impl Computation {
             databases: self.databases,
             hash_seed: 0,
             layout: Layout::Scratch,
-            tuning: keyspace::Tuning::default(),
+            tuning: self.tuning,
         });
         // Before any value comes in: they say whether one that is due exists.
         scratch.set_limits(self.limits);

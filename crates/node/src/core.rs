@@ -354,6 +354,7 @@ impl Core {
         let mut driver = Driver::new(gateway, databases, stopwatch);
         driver.noted = settings.notify.noted();
         driver.limits = settings.limits();
+        driver.tuning = settings.tuning();
         let seeds = options.seeds.clone();
         Self {
             context: Context::new(options, timings),

@@ -645,7 +645,8 @@ impl Core {
     pub(crate) fn reads_have_their_places(&mut self, id: SessionId, group: GroupId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else { return true };
         let relay = &mut self.relay;
-        if session.reads_of(group).any(|number| relay.is_under_way(group, number)) {
+        let must_be_awaited = |number| relay.is_under_way(group, number) || relay.has_no_place_in_log(group, number);
+        if session.reads_of(group).any(must_be_awaited) {
             return false;
         }
         session.reads_of(group).for_each(|number| relay.give_place_in_log(group, number));

@@ -207,6 +207,9 @@ impl Core {
         if multi.request_id.is_some() && groups != Groups::None {
             groups = Groups::Several; // its answer is kept beside what it changes
         }
+        if groups != Groups::None && self.is_answered_by_each_replica(&multi) {
+            groups = Groups::Several; // one node computes the answer, and all keep the same
+        }
         // While slots move, those of one group may be of several by the time it comes there.
         if (groups == Groups::Several || self.context.is_moving) && !is_caught_up {
             // It comes again: put back what was taken.
@@ -245,6 +248,12 @@ impl Core {
         }
         self.carry_out(id, multi, (groups, answerable), has_control, actions);
         Next::Taken
+    }
+
+    /// True if a logged transaction would be answered by each replica with how it has seen keys used.
+    fn is_answered_by_each_replica(&self, multi: &Multi) -> bool {
+        let tells_use = |queued: &Queued| data_of(queued).is_some_and(keyspace::tells_use);
+        self.context.is_clustered && self.driver.level != stdx::Level::FIRST && multi.queue.iter().any(tells_use)
     }
 
     /// Rules may have changed since the commands were queued: what is no longer allowed is left out, and says so.

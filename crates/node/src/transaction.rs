@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use command::Refusal;
-use keyspace::{Classes, Limits, Lookups, Moment, Notice};
+use keyspace::{Classes, Limits, Lookups, Moment, Notice, Tuning};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::{Instant, Level};
 
@@ -329,6 +329,8 @@ pub struct Driver {
     pub(crate) lookups: Lookups,
     /// When collections change their form, in what it computes.
     pub(crate) limits: Limits,
+    /// How uses of keys are noted.
+    pub(crate) tuning: Tuning,
     /// That at which clients of this core are answered.
     pub(crate) level: Level,
     /// How large values come and go.
@@ -350,6 +352,7 @@ impl Driver {
             reads: Vec::new(),
             lookups: Lookups::default(),
             limits: Limits::default(),
+            tuning: Tuning::default(),
             level: Level::FIRST,
             slicing: Slicing::default(),
             defect: None,
@@ -459,7 +462,7 @@ impl Driver {
     ) -> Progress {
         let low_water = self.low_water();
         let (databases, noted, limits, level) = (self.databases, self.noted, self.limits, self.level);
-        let (slicing, stopwatch) = (self.slicing, self.stopwatch);
+        let (slicing, stopwatch, tuning) = (self.slicing, self.stopwatch, self.tuning);
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.protocol);
         let granted = match outcome {
@@ -509,6 +512,7 @@ impl Driver {
             databases,
             noted,
             limits,
+            tuning,
             level,
             slicing,
             slots: Arc::clone(&transaction.slots),

@@ -6,8 +6,14 @@
 use super::{
     Corrupt, HAS_DEADLINE, IS_COLLECTION, Items, Keyspace, LargeValue, Moment, Reader, Value, flags_of, write_value,
 };
+use crate::Access;
 use crate::collection::{self, Collection};
 use crate::value::{CollectionValue, Kept};
+
+/// Behind the deadline stand the seconds since the last use, or the counter of uses. In what replicas store there is
+/// neither: it is each replica's own.
+const HAS_IDLE_SECONDS: u8 = 16;
+const HAS_FREQUENCY: u8 = 32;
 
 /// A key on its way out.
 #[derive(Debug)]
@@ -52,6 +58,7 @@ pub struct Importing {
     /// Up to here they have been read.
     at: usize,
     deadline: Option<i64>,
+    access: Option<Access>,
     value: Value,
     /// How many elements a large collection will have.
     len: usize,
@@ -62,6 +69,7 @@ pub struct Importing {
 pub struct Imported {
     value: Value,
     deadline: Option<i64>,
+    access: Option<Access>,
 }
 
 impl Importing {
@@ -74,15 +82,20 @@ impl Importing {
             let mut reader = Reader { bytes };
             let flags = reader.byte()?;
             let deadline = if flags & HAS_DEADLINE == 0 { None } else { Some(reader.i64()?) };
+            let access = match flags & (HAS_IDLE_SECONDS | HAS_FREQUENCY) {
+                0 => None,
+                HAS_IDLE_SECONDS => Some(Access::IdleSeconds(reader.i64()?.try_into().ok()?)),
+                HAS_FREQUENCY => Some(Access::Frequency(reader.byte()?)),
+                _ => return None,
+            };
             let large = (flags & IS_COLLECTION != 0).then(|| reader.items(collection::read_exact_head)).flatten();
             let (value, len) = match large {
                 Some((collection, len)) => (Value::Collection(CollectionValue(Kept::Large(Box::new(collection)))), len),
                 None => (reader.value(flags)?, 0),
             };
-            Some((bytes.len() - reader.bytes.len(), deadline, value, len))
+            Some(Self { at: bytes.len() - reader.bytes.len(), deadline, access, value, len })
         };
-        let (at, deadline, value, len) = read(bytes).ok_or(Corrupt { offset: 0 })?;
-        Ok(Self { at, deadline, value, len })
+        read(bytes).ok_or(Corrupt { offset: 0 })
     }
 
     /// Reads about so many bytes more, of those that it began with. True if that was all.
@@ -111,7 +124,7 @@ impl Importing {
 
     /// The key as far as it has been read.
     pub fn into_imported(self) -> Imported {
-        Imported { value: self.value, deadline: self.deadline }
+        Imported { value: self.value, deadline: self.deadline, access: self.access }
     }
 }
 
@@ -128,12 +141,28 @@ pub fn is_exported(bytes: &[u8]) -> bool {
 impl Keyspace {
     /// Begins to write out a key with its deadline. `None` if it does not exist at `moment`.
     pub fn begin_export(&self, database: u16, key: &[u8], moment: Moment) -> Option<Exporting> {
+        self.begin_export_with(database, key, moment, false)
+    }
+
+    /// The same, and how it was used here, for OBJECT IDLETIME and FREQ: not for what replicas store.
+    pub fn begin_export_with_use(&self, database: u16, key: &[u8], moment: Moment) -> Option<Exporting> {
+        self.begin_export_with(database, key, moment, true)
+    }
+
+    fn begin_export_with(&self, database: u16, key: &[u8], moment: Moment, tells_use: bool) -> Option<Exporting> {
         let now = self.view(database, moment).expired_until();
         let record = self.find(database, key).filter(|record| record.is_alive(now))?;
         let mut out = Vec::with_capacity(record.footprint());
         out.push(flags_of(record));
         if let Some(deadline) = record.deadline() {
             out.extend_from_slice(&deadline.to_le_bytes());
+        }
+        if tells_use && self.tuning().policy.counts_uses() {
+            out[0] |= HAS_FREQUENCY;
+            out.push(self.clock.frequency(record.clock(), moment));
+        } else if tells_use {
+            out[0] |= HAS_IDLE_SECONDS;
+            out.extend_from_slice(&self.clock.idle_seconds(record.clock(), moment).to_le_bytes());
         }
         let rest = record.collection().map(|collection| {
             collection::write_large_head(&mut out, collection);
@@ -182,8 +211,8 @@ impl Keyspace {
         self.notices.touch(database, key);
         let mut edit = self.edit(database, moment);
         match imported {
-            Some(Imported { value, deadline }) => {
-                edit.put(database, key, value, deadline.map(stdx::UnixMillis), None);
+            Some(Imported { value, deadline, access }) => {
+                edit.put(database, key, value, deadline.map(stdx::UnixMillis), access);
             }
             None => {
                 edit.remove(key);

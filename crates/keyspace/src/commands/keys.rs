@@ -22,6 +22,7 @@ use super::DataCommand;
 use super::arguments::{out_of_range, parse_integer};
 use crate::context::{self, Edit};
 
+pub use object::tells_use;
 pub use sort::{sort_keys, sort_patterns};
 pub use walk::{parse_cursor, scan_count};
 

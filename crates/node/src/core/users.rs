@@ -21,6 +21,7 @@ impl Core {
         let settings = Arc::make_mut(&mut self.context.settings);
         settings.set("import-mode", "yes").expect("a parameter and one of its values");
         self.driver.limits = settings.limits();
+        self.driver.tuning = settings.tuning();
         for group in self.groups.iter_mut().flatten() {
             group.set_import_mode(true);
         }
@@ -47,6 +48,7 @@ impl Core {
         }
         self.driver.noted = settings.notify.noted();
         self.driver.limits = settings.limits();
+        self.driver.tuning = settings.tuning();
         self.context.timings.obey(&settings);
         if pairs.iter().any(|(name, _)| name == "requirepass") {
             self.require_password();

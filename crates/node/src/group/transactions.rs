@@ -201,7 +201,13 @@ impl Group {
             }
             transaction = before;
         }
-        self.state.keyspace().begin_export(database, key, moment)
+        let keyspace = self.state.keyspace();
+        // Gateways of level 1 cannot read the rest.
+        if self.state.level() == stdx::Level::FIRST {
+            keyspace.begin_export(database, key, moment)
+        } else {
+            keyspace.begin_export_with_use(database, key, moment)
+        }
     }
 
     /// What a transaction that is decided makes of a key, if anything.

@@ -180,3 +180,71 @@ fn a_request_whose_gateway_dies_on_the_way_is_found_carried_out_or_is_carried_ou
         assert!(nodes.run(second, other, "INCR bar").starts_with("-ERR Another"));
     }
 }
+
+/// What OBJECT IDLETIME and FREQ tell is each replica's own: they are answered once, as the leader sees it, and that is
+/// kept everywhere.
+#[test]
+fn how_a_key_was_used_is_told_in_transactions_as_alone_and_kept_the_same_by_all() {
+    for core_count in [1, 2] {
+        let mut nodes = Nodes::of_cores(core_count, &Settings::default());
+        nodes.upgrade();
+        let leader = nodes.leader().expect("elected");
+        let gateway = leader % 3 + 1;
+        let clients = [leader, gateway].map(|node| (node, nodes.host(node).connect(0)));
+        let (_, client) = clients[1];
+        assert_eq!(nodes.run(gateway, client, "MSET foo 1 bar 2 baz 3"), "+OK");
+        nodes.pass(Duration::from_secs(40));
+        // Only the leader's replica sees that.
+        assert_eq!(nodes.run(leader, clients[0].1, "GET foo"), "$1 1");
+        nodes.pass(Duration::from_secs(20));
+        let idle = |reply: &str| reply.trim_start_matches(':').parse::<u64>().expect("a number");
+        for (node, client) in clients {
+            for id in ["", "CLIENT REQUESTID one", "CLIENT REQUESTID one"] {
+                let mut told: Vec<u64> = Vec::new();
+                for key in ["foo", "bar"] {
+                    told.push(idle(&nodes.run(node, client, &format!("OBJECT IDLETIME {key}"))));
+                }
+                if !id.is_empty() {
+                    assert_eq!(nodes.run(node, client, id), "+OK");
+                }
+                for line in ["MULTI", "OBJECT IDLETIME foo", "OBJECT IDLETIME bar", "SET baz 4"] {
+                    nodes.run(node, client, line);
+                }
+                let reply = nodes.run(node, client, "EXEC");
+                let words: Vec<&str> = reply.split(' ').collect();
+                assert_eq!((words[0], words[3]), ("*3", "+OK"), "{reply}");
+                let within: Vec<u64> = words[1..3].iter().map(|word| idle(word)).collect();
+                assert!((19..50).contains(&told[0]) && told[1] >= told[0] + 35, "{told:?}");
+                assert!(
+                    within.iter().zip(&told).all(|(within, told)| within.abs_diff(*told) <= 5),
+                    "{within:?} {told:?}"
+                );
+                nodes.pass(Duration::from_secs(1));
+            }
+        }
+        // A read has no place in the log before a change of its pipeline either.
+        let pipeline = "OBJECT IDLETIME foo\r\nSET foo 2\r\nOBJECT IDLETIME foo\r\n";
+        nodes.host(gateway).send(client, pipeline.as_bytes());
+        nodes.host(gateway).settle();
+        nodes.exchange(|_, _, _| true);
+        nodes.pass(Duration::from_secs(1));
+        let replies = nodes.host(gateway).received(client);
+        let replies: Vec<&str> = replies.split(' ').collect();
+        assert!(idle(replies[0]) >= 20 && replies[1..] == ["+OK", ":0"], "{replies:?}");
+        // A policy that counts uses.
+        let heard = nodes.run(gateway, client, "CONFIG SET maxmemory-policy allkeys-lfu");
+        nodes.pass(Duration::from_secs(1));
+        assert_eq!(heard + &nodes.host(gateway).received(client), "+OK");
+        (0..9).for_each(|_| drop(nodes.run(gateway, client, "GET bar")));
+        let alone = nodes.run(gateway, client, "OBJECT FREQ bar");
+        for line in ["MULTI", "OBJECT FREQ bar", "SET foo 5", "SET baz 5"] {
+            nodes.run(gateway, client, line);
+        }
+        assert_eq!(nodes.run(gateway, client, "EXEC"), format!("*3 {alone} +OK +OK"));
+        nodes.pass(Duration::from_secs(2));
+        for group in (0..u32::from(core_count)).map(GroupId) {
+            let digests = [1, 2, 3].map(|node| nodes.host(node).digest(group));
+            assert!(digests.iter().all(|digest| *digest == digests[0]), "{group:?}: {digests:?}");
+        }
+    }
+}

@@ -78,6 +78,11 @@ const HELP: DataCommand = Command {
     ..ENCODING
 };
 
+/// True for what tells how a key was used, which is each replica's own.
+pub fn tells_use(command: &DataCommand) -> bool {
+    [FREQ.name, IDLETIME.name].contains(&command.name)
+}
+
 fn encoding(view: &View<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     writer.bulk_or_null(view.peek(args.at(2)).map(|entry| entry.encoding().as_bytes()));
     Ok(())
