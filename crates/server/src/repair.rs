@@ -63,7 +63,7 @@ pub fn run(arguments: &RepairArguments) -> Result<()> {
              whole; a single server goes on from a backup (holdfast restore)"
         )
     })?;
-    say_line!("The other nodes hold all of {}.", counted(others.groups.len(), "group"));
+    say_line!("The other nodes hold all of {}.", counted(others.group_count(), "group"));
     if arguments.check {
         say_line!(
             "Nothing has been changed. Without --check, node {} begins with nothing, and is filled.",
@@ -201,14 +201,16 @@ fn write(identity: &Identity, others: &Others, path: &Path) -> Result<()> {
     let told = |fault: Fault| anyhow!("{}: {fault}", path.display());
     let disk = RealDisk::open_directory(path).with_context(|| format!("cannot open {}", path.display()))?;
     let (mut journal, _) = Journal::open(disk, &journal::Options::new(*identity)).map_err(told)?;
-    let appends: Vec<Append> = (0..)
-        .zip(&others.groups)
+    let appends: Vec<Append> = others
+        .groups
+        .iter()
         .map(|(group, standing)| {
             let (hard_state, membership) = match *standing {
                 Standing::Member { term, last } => (HardState { term, vote: 0, commit: last.max(1) }, None),
                 Standing::Stranger { term } => (HardState { term, vote: 0, commit: 0 }, Some(Membership::default())),
+                Standing::Gone => (HardState::default(), Some(Membership::default())),
             };
-            Append { group, ticket: 1, hard_state: Some(hard_state), membership, entries: Vec::new() }
+            Append { group: *group, ticket: 1, hard_state: Some(hard_state), membership, entries: Vec::new() }
         })
         .collect();
     journal.append_durably(&appends).map_err(told)?;

@@ -1,5 +1,6 @@
 //! Whether the other nodes of a cluster have all that a damaged node had.
 
+use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,29 +35,45 @@ pub enum Standing {
         /// In which term.
         term: u64,
     },
+    /// The others say that the group has gone: nobody votes in it, and this node has nothing to remember of it.
+    Gone,
 }
 
 /// What the others have said.
 pub struct Others {
     /// What the node is to each group.
-    pub groups: Vec<Standing>,
+    pub groups: BTreeMap<u32, Standing>,
     /// Where they are found.
     pub contacts: Vec<Contact>,
 }
 
 impl Others {
+    /// How many groups there are: those that have gone left out.
+    pub fn group_count(&self) -> usize {
+        self.groups.values().filter(|standing| **standing != Standing::Gone).count()
+    }
+
     /// Asks until a majority of each group is known to have, without this node, all that there was at the first
     /// question.
     pub fn ask(door: &Door, identity: &Identity) -> Result<Self> {
         let mut connection = door.open().context(
             "another node of the cluster must say that the others have everything: name one with --host and --port",
         )?;
-        let first = ask_status(&mut connection)?;
         let begun = Instant::now();
+        let mut first: Option<(Value, Duration)> = None;
         let mut since = None;
         loop {
+            let asked = begun.elapsed();
             let status = ask_status(&mut connection)?;
-            match judge(&first, &status, identity) {
+            // What leaders said before the first question may lack the last that this node took part in.
+            let (first, _) = match first.take().filter(|(first, asked)| !is_older(first, *asked)) {
+                Some(known) => first.insert(known),
+                None => {
+                    since = None;
+                    first.insert((status.clone(), asked))
+                }
+            };
+            match judge(first, &status, identity) {
                 Ok(others) => {
                     if since.get_or_insert_with(Instant::now).elapsed() >= PROOF {
                         return Ok(others);
@@ -100,16 +117,51 @@ fn judge(first: &Value, status: &Value, identity: &Identity) -> Result<Others, O
     if number(node, "linked") == 1 {
         return Err(Obstacle::Passing(format!("a process runs as node {own}, and the others hear it: stop it first")));
     }
-    let groups = list(status, "groups");
-    if groups.len() != identity.group_count as usize {
-        return lasting(format!("the cluster has {} groups, and the directory {}", groups.len(), identity.group_count));
+    // A node that this one has promised something asks again: no group may be taken for another one, or for gone, that
+    // this node may have taken part in.
+    if !knows_all(first, status) {
+        return Err(Obstacle::Passing(
+            "the node that was asked lacks what is known of the cluster's groups".to_owned(),
+        ));
     }
-    let standings = groups.iter().zip(list(first, "groups")).map(|(group, before)| standing(group, before, &own));
+    let gone = list(status, "gone").iter().filter_map(|gone| u32::try_from(number(gone, "group")).ok());
+    let mut groups: BTreeMap<u32, Standing> = gone.map(|group| (group, Standing::Gone)).collect();
+    for group in list(status, "groups") {
+        let id = number(group, "group");
+        // It may have come into being just now.
+        let before = list(first, "groups").iter().find(|before| number(before, "group") == id).unwrap_or(group);
+        let id = u32::try_from(id).map_err(|_| Obstacle::Lasting(format!("no group has the number {id}")))?;
+        groups.insert(id, standing(group, before, &own)?);
+    }
+    let count = groups.keys().next_back().map_or(0, |last| last + 1).max(identity.group_count);
+    if let Some(unknown) = (0..count).find(|group| !groups.contains_key(group)) {
+        return lasting(format!(
+            "nobody tells what has become of group {unknown}: what node {own} has promised in it could be forgotten"
+        ));
+    }
     let contacts = nodes.iter().filter(|node| text(node, "id") != own).filter_map(|node| {
         let cluster_address = text(node, "cluster").to_owned();
         Some(Contact { node: text(node, "id").parse().ok()?, cluster_address })
     });
-    Ok(Others { groups: standings.collect::<Result<_, _>>()?, contacts: contacts.collect() })
+    Ok(Others { groups, contacts: contacts.collect() })
+}
+
+/// True if a leader said what is in a status before the first question, which was asked so long before this one.
+fn is_older(status: &Value, asked: Duration) -> bool {
+    let mut ages = list(status, "groups").iter().map(|group| number(group, "told_ms"));
+    // The others have no leader.
+    ages.any(|age| age <= STALE_MS && u128::from(age) > asked.as_millis())
+}
+
+/// True if the node that was asked has all that the metadata group had decided at the first question.
+fn knows_all(first: &Value, status: &Value) -> bool {
+    let metadata = |status: &Value, field| {
+        let group = list(status, "groups").iter().find(|group| number(group, "group") == 0);
+        group.map_or(0, |group| number(group, field))
+    };
+    let here =
+        list(status, "groups").iter().find(|group| number(group, "group") == 0).map_or("", |group| text(group, "here"));
+    !matches!(here, "" | "loading" | "elsewhere") && metadata(status, "applied") >= metadata(first, "last")
 }
 
 fn standing(group: &Value, before: &Value, own: &str) -> Result<Standing, Obstacle> {
@@ -180,7 +232,7 @@ mod tests {
                 {"id": "3", "cluster": "c:1", "linked": linked},
             ],
             "groups": [{
-                "group": 0, "leader": leader, "term": 4, "last": last, "told_ms": 0,
+                "group": 0, "leader": leader, "term": 4, "last": last, "told_ms": 0, "here": "following", "applied": last,
                 "voters": ["1", "2", "3"], "learners": [], "followers": followers,
             }],
         })
@@ -192,7 +244,7 @@ mod tests {
         let passing = |status: &Value| matches!(judge(&first, status, &DAMAGED), Err(Obstacle::Passing(_)));
         let good = status("1", 130, &[("2", 30, true), ("3", 60, false)], 0);
         let others = judge(&first, &good, &DAMAGED).expect("2 holds what there was");
-        assert_eq!(others.groups, [Standing::Member { term: 4, last: 130 }]);
+        assert_eq!(others.groups, [(0, Standing::Member { term: 4, last: 130 })].into());
         let places: Vec<_> = others.contacts.iter().map(|other| (other.node, &other.cluster_address[..])).collect();
         assert_eq!(places, [(1, "a:1"), (2, "b:1")]);
         assert!(passing(&first), "2 lacks forty entries");
@@ -209,7 +261,6 @@ mod tests {
         assert!(lasting(&Identity { cluster: 8, ..DAMAGED }));
         assert!(lasting(&Identity { node: 9, ..DAMAGED }), "it was removed");
         assert!(lasting(&Identity { node: 1, ..DAMAGED }), "it runs, and is asked");
-        assert!(lasting(&Identity { group_count: 2, ..DAMAGED }));
     }
 
     #[test]
@@ -217,9 +268,52 @@ mod tests {
         let mut elsewhere = status("1", 100, &[("2", 0, true)], 0);
         elsewhere["groups"][0]["voters"] = json!(["1", "2"]);
         let others = judge(&elsewhere, &elsewhere, &DAMAGED).expect("nothing is lost");
-        assert_eq!(others.groups, [Standing::Stranger { term: 4 }]);
+        assert_eq!(others.groups, [(0, Standing::Stranger { term: 4 })].into());
         elsewhere["groups"][0]["learners"] = json!(["3"]);
         let others = judge(&elsewhere, &elsewhere, &DAMAGED).expect("it had no say");
-        assert_eq!(others.groups, [Standing::Member { term: 4, last: 100 }]);
+        assert_eq!(others.groups, [(0, Standing::Member { term: 4, last: 100 })].into());
+    }
+
+    #[test]
+    fn groups_are_known_by_their_numbers_and_those_that_have_gone_are_told() {
+        let first = status("1", 100, &[("2", 0, true)], 0);
+        let mut later = first.clone();
+        // Group 1 has gone, and group 2 has been founded since.
+        let mut founded = first["groups"][0].clone();
+        (founded["group"], founded["last"], founded["term"]) = (json!(2), json!(30), json!(1));
+        later["groups"].as_array_mut().expect("groups").push(founded);
+        let damaged = Identity { group_count: 2, ..DAMAGED };
+        let Err(Obstacle::Lasting(why)) = judge(&first, &later, &damaged) else { panic!("a vote could be forgotten") };
+        assert!(why.contains("nobody tells what has become of group 1"), "{why}");
+        later["gone"] = json!([{"group": 1, "end": 70}]);
+        let others = judge(&first, &later, &damaged).expect("nothing is lost");
+        let expected = [
+            (0, Standing::Member { term: 4, last: 100 }),
+            (1, Standing::Gone),
+            (2, Standing::Member { term: 1, last: 30 }),
+        ];
+        assert_eq!(others.group_count(), 2);
+        assert_eq!(others.groups, expected.into());
+        // One that has gone may have been the last of all.
+        later["gone"] = json!([{"group": 1, "end": 70}, {"group": 4, "end": 7}]);
+        assert!(matches!(judge(&first, &later, &damaged), Err(Obstacle::Lasting(_))), "nobody tells of group 3");
+    }
+
+    #[test]
+    fn a_node_that_lacks_what_groups_there_are_is_not_believed() {
+        let first = status("1", 100, &[("2", 0, true)], 0);
+        for (field, value) in [("applied", json!(99)), ("here", json!("loading")), ("here", json!("elsewhere"))] {
+            let mut later = first.clone();
+            later["groups"][0][field] = value;
+            assert!(matches!(judge(&first, &later, &DAMAGED), Err(Obstacle::Passing(_))), "{field}");
+        }
+        // What was said before the first question does not count as what there was then.
+        let mut told = first.clone();
+        for (age, asked, is_old) in
+            [(0, 0, false), (200, 0, true), (200, 250, false), (900, 250, true), (60_000, 0, false)]
+        {
+            told["groups"][0]["told_ms"] = json!(age);
+            assert_eq!(is_older(&told, Duration::from_millis(asked)), is_old, "{age}, {asked}");
+        }
     }
 }
