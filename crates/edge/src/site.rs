@@ -314,7 +314,7 @@ fn publish(site: &Site, backlog: &Backlog, is_new: bool) {
         kept.version += 1;
         let earliest = backlog.places().iter().map(|place| place.moment.0).min().unwrap_or_default();
         kept.closed = UnixMillis(earliest.saturating_sub(1));
-        kept.latest = backlog.places().iter().map(|place| place.moment).max().unwrap_or_default();
+        kept.latest = trail::latest_moment(backlog.places());
         if is_new {
             kept.segments = backlog.segments().iter().cloned().collect();
         } else if let (Some(last), Some(now)) = (kept.segments.last_mut(), backlog.segments().back()) {
@@ -329,11 +329,7 @@ fn publish(site: &Site, backlog: &Backlog, is_new: bool) {
     figures.written_bytes = backlog.written_bytes;
     figures.places = backlog.places().iter().map(|place| place.index).collect();
     figures.moment_ms = backlog.places().iter().map(|place| place.moment.0).min().unwrap_or(0);
-    figures.oldest_ms = backlog
-        .segments()
-        .front()
-        .and_then(|segment| segment.places.iter().map(|place| place.moment.0).max())
-        .unwrap_or(0);
+    figures.oldest_ms = backlog.segments().front().map_or(0, |segment| trail::latest_moment(&segment.places).0);
 }
 
 /// The backlog cannot be written: nobody can follow from here until the next start.

@@ -24,6 +24,9 @@
 //!        | DIVIDE   group parent slots
 //!        | SPLIT    group slots
 //!        | BORN     parent index
+//!        | MERGE    group into
+//!        | RETIRE   group index count (first slot last slot group epoch)*
+//!        | END
 //!        | CONFIGURE count (len name len value)*
 //! slots  = count (first slot last slot)*
 //! words  = database argc len* bytes
@@ -50,7 +53,7 @@ use stdx::{Level, Levels, UnixMillis, leb128};
 use crate::id::{GatewayId, GroupId, NodeId, TransactionId};
 use crate::libraries::Change;
 use crate::parameters::{self, Pairs};
-use crate::roster::{Member, read_nodes};
+use crate::roster::{Gone, Member, read_nodes};
 use crate::slots::Moved;
 
 /// With the level, which is the first byte of every entry: the entry must be on disk before it counts, or need not be,
@@ -86,12 +89,15 @@ const FORGET: u8 = 38;
 const DIVIDE: u8 = 39;
 const SPLIT: u8 = 40;
 const BORN: u8 = 41;
+const MERGE: u8 = 42;
+const RETIRE: u8 = 43;
+const END: u8 = 44;
 
 /// The level that brought a kind of item. An item that is new since level 1 is named here, and is begun with
 /// [`Builder::begin_item`], so that none of it comes into the log of a group that is not at its level yet.
 const fn level_of_item(kind: u8) -> Level {
     match kind {
-        RISE | FORGET | DIVIDE | SPLIT | BORN => Level(2),
+        RISE | FORGET | DIVIDE | SPLIT | BORN | MERGE | RETIRE | END => Level(2),
         _ => Level::FIRST,
     }
 }
@@ -369,6 +375,22 @@ pub enum Item<'a> {
     },
     /// The group begins with what it was when it split off.
     Born(Born),
+    /// A group is to go, and another one to hold its slots.
+    Merge {
+        /// Which.
+        group: GroupId,
+        /// The other one.
+        into: GroupId,
+    },
+    /// A group that was to go has gone.
+    Retire {
+        /// Which.
+        group: GroupId,
+        /// What it says of its end.
+        gone: Gone,
+    },
+    /// The group ends here, if it holds nothing any more.
+    End,
 }
 
 /// Where a group split off from another one: what it begins with is what that one's log has made by then of the slots.
@@ -389,6 +411,11 @@ impl Born {
             _ => None,
         }
     }
+}
+
+/// True if an entry ends its group: that is the first item of it.
+pub fn is_end(entry: &[u8]) -> bool {
+    entry.get(HEADER_BYTES) == Some(&END)
 }
 
 /// Each is moved a few times on its way.
@@ -859,6 +886,9 @@ impl<'a> Reader<'a> {
                 slots: self.slots(),
             },
             SPLIT => Item::Split { group: GroupId(self.number() as u32), slots: self.slots() },
+            MERGE => Item::Merge { group: GroupId(self.number() as u32), into: GroupId(self.number() as u32) },
+            RETIRE => Item::Retire { group: GroupId(self.number() as u32), gone: Gone::read(self) },
+            END => Item::End,
             BORN => Item::Born(Born { parent: GroupId(self.number() as u32), index: self.number() }),
             SCRIPT => {
                 let answer = self.bytes();

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stdx::slot::Slot;
+use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 use stdx::{Level, leb128};
 
 use crate::entry::{Reader, put_bytes};
 use crate::id::{GroupId, NodeId};
+use crate::slots::{Moved, SlotMap};
 
 /// One node of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -106,6 +107,96 @@ pub struct Roster {
     /// Groups of these that split off from another one, with that one. They have no founders: who holds the other one
     /// when it splits has them.
     parents: BTreeMap<u32, u32>,
+    /// Groups that are to go, with those that get their slots.
+    going: BTreeMap<u32, u32>,
+    /// Groups that have gone. Their numbers are never given again.
+    gone: BTreeMap<u32, Gone>,
+}
+
+/// What is known of a group that has gone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gone {
+    /// Index of the entry that ended its log.
+    pub index: u64,
+    /// What it said last of slots that it had held: who knows that it held one finds it by that.
+    pub given: Vec<Given>,
+}
+
+/// Where a group says that slots are that it has given away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// The first slot and the last.
+    pub slots: (Slot, Slot),
+    /// To whom it gave them.
+    pub group: GroupId,
+    /// The epoch of each of them then.
+    pub epoch: u64,
+}
+
+impl Given {
+    /// What there is to say of slots, in as few runs as possible.
+    pub fn of(all: impl Iterator<Item = Moved>) -> Vec<Self> {
+        let mut runs: Vec<Self> = Vec::new();
+        for Moved { slot, group, epoch } in all {
+            match runs.last_mut() {
+                Some(last) if last.slots.1.0 + 1 == slot.0 && (last.group, last.epoch) == (group, epoch) => {
+                    last.slots.1 = slot;
+                }
+                _ => runs.push(Self { slots: (slot, slot), group, epoch }),
+            }
+        }
+        runs
+    }
+
+    /// Slot by slot.
+    pub fn each(self) -> impl Iterator<Item = Moved> {
+        let Self { slots: (first, last), group, epoch } = self;
+        (first.0..=last.0.min(SLOT_COUNT as u16 - 1)).map(move |slot| Moved { slot: Slot(slot), group, epoch })
+    }
+}
+
+impl Gone {
+    /// Appends it to an entry or a message.
+    pub fn put(&self, out: &mut Vec<u8>) {
+        leb128::put(out, self.index);
+        leb128::put(out, self.given.len() as u64);
+        for Given { slots: (first, last), group, epoch } in &self.given {
+            for number in [u64::from(first.0), u64::from(last.0), u64::from(group.0), *epoch] {
+                leb128::put(out, number);
+            }
+        }
+    }
+
+    /// Reads it back.
+    pub fn read(reader: &mut Reader<'_>) -> Self {
+        let given = |reader: &mut Reader<'_>| Given {
+            slots: (Slot(reader.number() as u16), Slot(reader.number() as u16)),
+            group: GroupId(reader.number() as u32),
+            epoch: reader.number(),
+        };
+        Self { index: reader.number(), given: (0..reader.number()).map(|_| given(reader)).collect() }
+    }
+
+    /// Reads it back from what another node says; `None` if it is none.
+    pub fn take(rest: &mut &[u8]) -> Option<Self> {
+        let slot = |rest: &mut &[u8]| {
+            u16::try_from(leb128::take(rest)?).ok().filter(|slot| usize::from(*slot) < SLOT_COUNT).map(Slot)
+        };
+        let given = |rest: &mut &[u8]| {
+            let given = Given {
+                slots: (slot(rest)?, slot(rest)?),
+                group: GroupId(u32::try_from(leb128::take(rest)?).ok().filter(|group| *group < GROUPS_MAX)?),
+                epoch: leb128::take(rest)?,
+            };
+            (given.slots.0 <= given.slots.1).then_some(given)
+        };
+        let index = leb128::take(rest)?;
+        let count = leb128::take(rest)?;
+        if count > SLOT_COUNT as u64 {
+            return None;
+        }
+        Some(Self { index, given: (0..count).map(|_| given(rest)).collect::<Option<_>>()? })
+    }
 }
 
 /// The most groups of a cluster.
@@ -131,6 +222,9 @@ const FOUNDS: u64 = 1 << 36;
 
 /// In the number of members: groups that split off from others follow, behind groups that have been founded.
 const SPLITS: u64 = 1 << 37;
+
+/// In the number of members: groups that are to go, and groups that have gone, follow behind all others.
+const MERGES: u64 = 1 << 38;
 
 impl Roster {
     /// Enters a node, or what is new of it. A node that is leaving does not stay after all, and one that has been
@@ -158,7 +252,7 @@ impl Roster {
     /// From now on this node leads the group whenever it can; `None`: any node may. True if that changed anything.
     pub fn prefer(&mut self, group: GroupId, node: Option<NodeId>) -> bool {
         let before = match node {
-            Some(node) if self.is_going(node) => return false,
+            Some(node) if self.is_going(node) || self.is_gone(group) => return false,
             Some(node) => self.preferred.insert(group.0, node.0),
             None => self.preferred.remove(&group.0),
         };
@@ -172,6 +266,9 @@ impl Roster {
 
     /// From now on this group must hold these slots. True if that changed anything.
     pub fn want(&mut self, (Slot(first), Slot(last)): (Slot, Slot), group: GroupId) -> bool {
+        if self.is_ending(group) {
+            return false;
+        }
         let before = std::mem::take(&mut self.wanted);
         for (from, (to, of)) in &before {
             // What is left of a run before and behind these.
@@ -193,6 +290,9 @@ impl Roster {
 
     /// From now on these nodes must hold the group, and no others; nobody: all. True if that changed anything.
     pub fn place(&mut self, group: GroupId, nodes: BTreeSet<u64>) -> bool {
+        if self.is_gone(group) {
+            return false;
+        }
         if nodes.is_empty() {
             return self.placed.remove(&group.0).is_some();
         }
@@ -240,7 +340,7 @@ impl Roster {
     /// lives where the other one lives. True if that changed anything.
     pub fn split(&mut self, group: GroupId, parent: GroupId, slots: &[(Slot, Slot)], first_count: u32) -> bool {
         let is_next = group.0 == self.group_count(first_count) && group.0 < GROUPS_MAX;
-        if !is_next || parent.0 >= group.0 || slots.is_empty() {
+        if !is_next || parent.0 >= group.0 || slots.is_empty() || self.is_ending(parent) {
             return false;
         }
         self.founded.insert(group.0, BTreeSet::new());
@@ -262,12 +362,78 @@ impl Roster {
         self.parents.iter().filter(move |(_, parent)| **parent == group.0).map(|(child, _)| GroupId(*child))
     }
 
+    /// From now on a group is to go: another one is to hold all slots that it was to hold. The first group, which has
+    /// the metadata, never goes. True if that changed anything.
+    pub fn merge(&mut self, group: GroupId, into: GroupId, first_count: u32) -> bool {
+        let is_there = |group: GroupId| group.0 < self.group_count(first_count) && !self.is_ending(group);
+        if group.0 == 0 || group == into || !is_there(group) || !is_there(into) {
+            return false;
+        }
+        let even = SlotMap::even(first_count);
+        let mut wished: Vec<GroupId> = (0..SLOT_COUNT as u16).map(|slot| even.group_of_slot(Slot(slot))).collect();
+        for (first, last, wanted) in self.wanted() {
+            wished[usize::from(first)..=usize::from(last)].fill(wanted);
+        }
+        let slots = (0..SLOT_COUNT as u16).map(Slot).filter(|slot| wished[usize::from(slot.0)] == group);
+        for run in runs_of(slots.collect::<BTreeSet<_>>()) {
+            self.want(run, into);
+        }
+        self.going.insert(group.0, into.0);
+        self.preferred.remove(&group.0);
+        true
+    }
+
+    /// A group that was to go has ended its log, as it says there. True if that changed anything.
+    pub fn retire(&mut self, group: GroupId, gone: Gone) -> bool {
+        if self.going.remove(&group.0).is_none() {
+            return false;
+        }
+        self.gone.insert(group.0, gone);
+        self.placed.remove(&group.0);
+        true
+    }
+
+    /// The groups that are to go and have not yet, with those that get their slots.
+    pub fn merging(&self) -> impl Iterator<Item = (GroupId, GroupId)> {
+        self.going.iter().map(|(group, into)| (GroupId(*group), GroupId(*into)))
+    }
+
+    /// The group that gets the slots of this one, which is to go.
+    pub fn merges_into(&self, group: GroupId) -> Option<GroupId> {
+        self.going.get(&group.0).copied().map(GroupId)
+    }
+
+    /// The groups that have gone, with what is known of them.
+    pub fn gone(&self) -> impl Iterator<Item = (GroupId, &Gone)> {
+        self.gone.iter().map(|(group, gone)| (GroupId(*group), gone))
+    }
+
+    /// The index of the entry that ended the log of a group that has gone.
+    pub fn gone_at(&self, group: GroupId) -> Option<u64> {
+        self.gone.get(&group.0).map(|gone| gone.index)
+    }
+
+    /// True if a group has gone.
+    pub fn is_gone(&self, group: GroupId) -> bool {
+        self.gone.contains_key(&group.0)
+    }
+
+    /// True if a group has gone, or is to go.
+    pub fn is_ending(&self, group: GroupId) -> bool {
+        self.is_gone(group) || self.going.contains_key(&group.0)
+    }
+
+    /// The groups that there are, if the cluster began with so many: those that have gone left out.
+    pub fn groups(&self, first_count: u32) -> impl Iterator<Item = GroupId> {
+        (0..self.group_count(first_count)).map(GroupId).filter(|group| !self.is_gone(*group))
+    }
+
     /// The nodes that voted first in a group, if it has been founded since the cluster was.
     pub fn founders(&self, group: GroupId) -> Option<&BTreeSet<u64>> {
         self.founded.get(&group.0)
     }
 
-    /// The number of groups, if the cluster began with so many.
+    /// The number of groups that there have ever been, if the cluster began with so many.
     pub fn group_count(&self, first_count: u32) -> u32 {
         self.founded.last_key_value().map_or(first_count, |(last, _)| first_count.max(last + 1))
     }
@@ -336,7 +502,9 @@ impl Roster {
         let balancing_off = u64::from(self.is_balancing_off) * BALANCING_OFF;
         let founds = u64::from(!self.founded.is_empty()) * FOUNDS;
         let splits = u64::from(!self.parents.is_empty()) * SPLITS;
-        leb128::put(out, self.members.len() as u64 | prefers | wants | places | balancing_off | founds | splits);
+        let merges = u64::from(!self.going.is_empty() || !self.gone.is_empty()) * MERGES;
+        let flags = prefers | wants | places | balancing_off | founds | splits | merges;
+        leb128::put(out, self.members.len() as u64 | flags);
         for (node, member) in &self.members {
             leb128::put(out, *node);
             member.put(out);
@@ -377,12 +545,24 @@ impl Roster {
                 leb128::put(out, u64::from(*parent));
             }
         }
+        if merges != 0 {
+            leb128::put(out, self.going.len() as u64);
+            for (group, into) in &self.going {
+                leb128::put(out, u64::from(*group));
+                leb128::put(out, u64::from(*into));
+            }
+            leb128::put(out, self.gone.len() as u64);
+            for (group, gone) in &self.gone {
+                leb128::put(out, u64::from(*group));
+                gone.put(out);
+            }
+        }
     }
 
     /// Reads it back.
     pub fn read(reader: &mut Reader<'_>) -> Self {
         let count = reader.number();
-        let flags = PREFERS | WANTS | PLACES | BALANCING_OFF | FOUNDS | SPLITS;
+        let flags = PREFERS | WANTS | PLACES | BALANCING_OFF | FOUNDS | SPLITS | MERGES;
         let members = (0..count & !flags).map(|_| (reader.number(), Member::read(reader))).collect();
         let preferred_count = if count & PREFERS == 0 { 0 } else { reader.number() };
         let preferred = (0..preferred_count).map(|_| (reader.number() as u32, reader.number())).collect();
@@ -396,7 +576,12 @@ impl Roster {
         let founded = (0..founded_count).map(|_| (reader.number() as u32, read_nodes(reader))).collect();
         let split_count = if count & SPLITS == 0 { 0 } else { reader.number() };
         let parents = (0..split_count).map(|_| (reader.number() as u32, reader.number() as u32)).collect();
-        Self { members, preferred, wanted, placed, is_balancing_off: count & BALANCING_OFF != 0, founded, parents }
+        let going_count = if count & MERGES == 0 { 0 } else { reader.number() };
+        let going = (0..going_count).map(|_| (reader.number() as u32, reader.number() as u32)).collect();
+        let gone_count = if count & MERGES == 0 { 0 } else { reader.number() };
+        let gone = (0..gone_count).map(|_| (reader.number() as u32, Gone::read(reader))).collect();
+        let is_balancing_off = count & BALANCING_OFF != 0;
+        Self { members, preferred, wanted, placed, is_balancing_off, founded, parents, going, gone }
     }
 }
 
@@ -535,6 +720,40 @@ mod tests {
         let mut bytes = Vec::new();
         roster.put(&mut bytes);
         assert_eq!(Roster::read(&mut Reader::new(&bytes)), roster);
+    }
+
+    #[test]
+    fn a_group_that_goes_is_to_hold_nothing_and_its_number_is_not_given_again() {
+        let mut roster = Roster::default();
+        let all = |roster: &Roster| roster.groups(3).map(|group| group.0).collect::<Vec<_>>();
+        roster.want((Slot(0), Slot(9)), GroupId(2));
+        assert!(!roster.merge(GroupId(0), GroupId(1), 3), "the metadata never goes");
+        assert!(!roster.merge(GroupId(2), GroupId(2), 3) && !roster.merge(GroupId(2), GroupId(3), 3));
+        assert!(roster.merge(GroupId(2), GroupId(1), 3));
+        assert!(!roster.merge(GroupId(2), GroupId(1), 3) && !roster.merge(GroupId(1), GroupId(2), 3));
+        assert_eq!(roster.wanted().collect::<Vec<_>>(), [(0, 9, GroupId(1)), (10_923, 16_383, GroupId(1))]);
+        assert!(!roster.want((Slot(5), Slot(5)), GroupId(2)), "nothing comes to it any more");
+        assert!(!roster.split(GroupId(3), GroupId(2), &[(Slot(0), Slot(1))], 3), "nor does it split");
+        assert_eq!((roster.merges_into(GroupId(2)), all(&roster)), (Some(GroupId(1)), vec![0, 1, 2]));
+        let read = |roster: &Roster| {
+            let mut bytes = Vec::new();
+            roster.put(&mut bytes);
+            Roster::read(&mut Reader::new(&bytes))
+        };
+        assert_eq!(read(&roster), roster);
+        let moved = |slot: u16| Moved { slot: Slot(slot), group: GroupId(1), epoch: 1 };
+        let gone = Gone { index: 70, given: Given::of([3, 4, 6].map(moved).into_iter()) };
+        assert_eq!(gone.given.iter().flat_map(|given| given.each()).collect::<Vec<_>>(), [3, 4, 6].map(moved));
+        let mut bytes = Vec::new();
+        gone.put(&mut bytes);
+        assert_eq!(Gone::take(&mut &bytes[..]), Some(gone.clone()));
+        assert!((0..bytes.len()).all(|length| Gone::take(&mut &bytes[..length]).is_none()));
+        assert!(!roster.retire(GroupId(1), gone.clone()) && roster.retire(GroupId(2), gone.clone()));
+        assert!(!roster.retire(GroupId(2), Gone::default()), "it has gone");
+        assert!(!roster.place(GroupId(2), [7].into()));
+        assert_eq!((all(&roster), roster.gone().collect::<Vec<_>>()), (vec![0, 1], vec![(GroupId(2), &gone)]));
+        assert_eq!(read(&roster), roster);
+        assert_eq!(roster.group_count(3), 3);
     }
 
     #[test]

@@ -46,6 +46,9 @@ pub struct SlotMap {
     /// Slots that have ever moved, with their epochs.
     epochs: BTreeMap<u16, u64>,
     version: u64,
+    /// Groups that have gone, as far as its owner knows, with the entries that ended their logs. No part of what
+    /// replicas agree on.
+    gone: BTreeMap<u32, u64>,
 }
 
 impl SlotMap {
@@ -59,6 +62,7 @@ impl SlotMap {
             holders: (0..SLOT_COUNT).map(holder).collect(),
             epochs: BTreeMap::new(),
             version: 0,
+            gone: BTreeMap::new(),
         }
     }
 
@@ -66,6 +70,23 @@ impl SlotMap {
     /// since once it has been led or has taken a slot.
     pub fn group_count(&self) -> u32 {
         self.group_count
+    }
+
+    /// The groups that have come into being, those left out that have gone.
+    pub fn groups(&self) -> impl Iterator<Item = GroupId> {
+        (0..self.group_count).filter(|group| !self.gone.contains_key(group)).map(GroupId)
+    }
+
+    /// The entry that ended the log of a group that has gone.
+    pub fn gone_at(&self, group: GroupId) -> Option<u64> {
+        self.gone.get(&group.0).copied()
+    }
+
+    /// Hears that a group has gone, and which entry ended its log. True if that is news.
+    pub fn retire(&mut self, group: GroupId, index: u64) -> bool {
+        let is_news = self.gone.insert(group.0, index).is_none();
+        self.version += u64::from(is_news);
+        is_news
     }
 
     /// Number of groups over which the slots were divided at first.

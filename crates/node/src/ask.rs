@@ -285,7 +285,7 @@ impl Core {
             Question::KeysOfSlot { slot, .. } => of_slots(slot, slot).collect(),
             // Of the others nothing is told.
             Question::SlotKeys { first, last, .. } => of_slots(first, last).filter(is_led_here).collect(),
-            _ => (0..group_count).map(GroupId).collect(),
+            _ => self.context.slots.groups().collect(),
         };
         pending.answers = (0..group_count).map(|_| Some(Answer::Done)).collect();
         asked.iter().for_each(|group| pending.answers[group.0 as usize] = None);

@@ -75,6 +75,11 @@ impl Backups {
         }
     }
 
+    /// True if the group's part of a backup is kept for a reader.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.cut.is_some()
+    }
+
     /// Another replica leads: what was begun here is of no use.
     pub(crate) fn give_up(&mut self, outlet: &mut Outlet<'_>) {
         self.wished_until = None;

@@ -208,7 +208,17 @@ impl View<'_> {
 
     /// Groups that are placed, the first left out.
     fn others(&self) -> impl Iterator<Item = GroupId> {
-        (1..self.group_count).map(GroupId)
+        (1..self.group_count).map(GroupId).filter(|group| !self.roster.is_gone(*group))
+    }
+
+    /// How many groups have gone.
+    fn gone_count(&self) -> u32 {
+        self.roster.gone().count() as u32
+    }
+
+    /// True if all groups that there are have leaders that have been heard just now.
+    fn is_led(&self) -> bool {
+        (0..self.group_count).all(|group| self.groups.contains_key(&group) || self.roster.is_gone(GroupId(group)))
     }
 
     /// True if the group lives where it is to live.
@@ -578,7 +588,7 @@ fn spread(view: &View<'_>) -> Option<Step> {
 }
 
 /// How many groups there are to be: so many that each core of a node has a replica to look after, if all nodes that
-/// stay are heard. Never fewer than there are.
+/// stay are heard. Never fewer than there have ever been: what an operator lets go is not founded again.
 pub fn wanted_count(view: &View<'_>) -> u32 {
     let staying = view.staying();
     let is_known = staying.iter().all(|node| view.cores.contains_key(node)) && !staying.is_empty();
@@ -595,8 +605,7 @@ pub fn wanted_count(view: &View<'_>) -> u32 {
 pub fn foundings(view: &View<'_>, count: u32) -> Vec<Founding> {
     let staying = view.staying();
     let is_placed = staying.len() <= view.replicas || view.others().all(|group| view.roster.placement(group).is_some());
-    let is_led = (0..view.group_count).all(|group| view.groups.contains_key(&group));
-    if !is_led || !is_placed {
+    if !view.is_led() || !is_placed {
         return Vec::new();
     }
     let mut roster = view.roster.clone();
@@ -622,7 +631,9 @@ pub fn foundings(view: &View<'_>, count: u32) -> Vec<Founding> {
 /// those that have most, from their ends, so that what stays and what goes are runs.
 pub fn next_filling(view: &View<'_>) -> Option<Filling> {
     let named: BTreeSet<u32> = view.roster.wanted().map(|(.., group)| group.0).collect();
-    let mut empty = (view.first_count..view.group_count).filter(|group| !named.contains(group)).peekable();
+    let mut empty = (view.first_count..view.group_count)
+        .filter(|group| !named.contains(group) && !view.roster.is_ending(GroupId(*group)))
+        .peekable();
     if !view.roster.is_balancing() || empty.peek().is_none() {
         return None;
     }
@@ -635,7 +646,7 @@ pub fn next_filling(view: &View<'_>) -> Option<Filling> {
         voters >= view.replicas.min(staying.len()).max(1)
     };
     let group = empty.find(is_ready)?;
-    let share = SLOT_COUNT / wanted_count(view) as usize;
+    let share = SLOT_COUNT / wanted_count(view).saturating_sub(view.gone_count()).max(1) as usize;
     let (mut taken, mut givers, mut bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
     while taken.len() < share {
         let (giver, slots) = held.iter_mut().max_by_key(|(giver, slots)| (slots.len(), std::cmp::Reverse(**giver)))?;
@@ -675,9 +686,9 @@ pub fn next_split(view: &View<'_>, by: &Splitting<'_>) -> Option<Split> {
     if !may_split || large.is_empty() {
         return None;
     }
-    let is_led = (0..view.group_count).all(|group| view.groups.contains_key(&group));
     let grows = wanted_count(view) > view.group_count || next_filling(view).is_some();
-    if !is_led || grows || view.is_any_on_its_way() || view.group_count >= split_count_max(view) {
+    let is_full = view.group_count - view.gone_count() >= split_count_max(view) || view.group_count >= GROUPS_MAX;
+    if !view.is_led() || grows || view.is_any_on_its_way() || is_full {
         return None;
     }
     let wished = wished(view.roster, view.first_count);
@@ -875,7 +886,7 @@ impl Spreading<'_> {
         for node in (0..self.group_count).filter_map(|group| named(GroupId(group))) {
             *counts.entry(node).or_default() += 1;
         }
-        for other in (0..=group.0).map(GroupId) {
+        for other in (0..=group.0).map(GroupId).filter(|other| !self.roster.is_gone(*other)) {
             let candidates: BTreeSet<u64> = match self.roster.placement(other) {
                 _ if other == group => voters & &staying,
                 _ if named(other).is_some() => continue,

@@ -8,6 +8,7 @@ use stdx::{Instant, leb128};
 
 use crate::event::{GroupId, NodeId};
 use crate::limits;
+use crate::roster::Gone;
 
 /// A leader's word on its group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct Bulletin {
     /// Where a group that is too large would be split. Nothing while one of its slots, votes or splits is under way.
     /// Said from the level of splits on: older versions would take it for damage.
     pub halves: Option<Halves>,
+    /// The group has ended, and what it says of that.
+    pub ended: Option<Gone>,
 }
 
 /// Where the bytes of a group are halved.
@@ -148,7 +151,11 @@ impl Bulletin {
                 leb128::put(out, number);
             }
         }
-        if let Some(Halves { slot_count, middle, bytes }) = self.halves {
+        if let Some(gone) = &self.ended {
+            // It holds no slot.
+            leb128::put(out, 0);
+            gone.put(out);
+        } else if let Some(Halves { slot_count, middle, bytes }) = self.halves {
             for number in [u64::from(slot_count), u64::from(middle.0), bytes[0], bytes[1]] {
                 leb128::put(out, number);
             }
@@ -173,7 +180,7 @@ impl Bulletin {
                 silent_ms: leb128::take(rest)?,
             })
         };
-        Some(Self {
+        let mut told = Self {
             group: GroupId(u32::try_from(leb128::take(rest)?).ok()?),
             leader: NodeId(leb128::take(rest)?),
             term: leb128::take(rest)?,
@@ -183,15 +190,20 @@ impl Bulletin {
             voters: nodes(rest)?,
             learners: nodes(rest)?,
             followers: (0..leb128::take(rest)?).map(|_| follower(rest)).collect::<Option<_>>()?,
-            halves: match rest.is_empty() {
-                true => None,
-                false => Some(Halves {
-                    slot_count: u16::try_from(leb128::take(rest)?).ok()?,
-                    middle: take_slot(rest)?,
-                    bytes: [leb128::take(rest)?, leb128::take(rest)?],
-                }),
-            },
-        })
+            halves: None,
+            ended: None,
+        };
+        if rest.is_empty() {
+            return Some(told);
+        }
+        match u16::try_from(leb128::take(rest)?).ok()? {
+            0 => told.ended = Some(Gone::take(rest)?),
+            slot_count => {
+                let (middle, bytes) = (take_slot(rest)?, [leb128::take(rest)?, leb128::take(rest)?]);
+                told.halves = Some(Halves { slot_count, middle, bytes });
+            }
+        }
+        Some(told)
     }
 }
 
@@ -201,29 +213,40 @@ fn take_slot(rest: &mut &[u8]) -> Option<Slot> {
 
 /// The latest bulletin of each group, and when it came.
 #[derive(Clone, Debug, Default)]
-pub struct Bulletins(BTreeMap<GroupId, (Bulletin, Instant)>);
+pub struct Bulletins {
+    latest: BTreeMap<GroupId, (Bulletin, Instant)>,
+    /// When two nodes said of themselves that they lead a group: the second one then.
+    disputed: BTreeMap<GroupId, Instant>,
+}
 
 impl Bulletins {
     /// Keeps a bulletin, unless a later leader has been heard. One that says nothing more does not count: anyone who
     /// says an absurd term must not be the last to be heard.
     pub fn hear(&mut self, bulletin: Bulletin, now: Instant) {
-        if self
-            .0
-            .get(&bulletin.group)
-            .is_none_or(|(known, heard)| known.term <= bulletin.term || now.since(*heard) >= limits::BULLETIN_STALE)
-        {
-            self.0.insert(bulletin.group, (bulletin, now));
+        let known = self.latest.get(&bulletin.group);
+        if known.is_none_or(|(known, _)| known.leader != bulletin.leader) {
+            self.disputed.insert(bulletin.group, now);
         }
+        if known.is_none_or(|(known, heard)| known.term <= bulletin.term || now.since(*heard) >= limits::BULLETIN_STALE)
+        {
+            self.latest.insert(bulletin.group, (bulletin, now));
+        }
+    }
+
+    /// True if only one node has said for a while that it leads the group. A node that lies about that is contradicted
+    /// by the one that does, which tells all others once a second.
+    pub fn is_undisputed(&self, group: GroupId, now: Instant) -> bool {
+        self.disputed.get(&group).is_some_and(|since| now.since(*since) >= limits::BULLETIN_STALE)
     }
 
     /// The latest of a group.
     pub fn of(&self, group: GroupId) -> Option<&Bulletin> {
-        self.0.get(&group).map(|(bulletin, _)| bulletin)
+        self.latest.get(&group).map(|(bulletin, _)| bulletin)
     }
 
     /// All of them, by group, with when they came.
     pub fn iter(&self) -> impl Iterator<Item = (&Bulletin, Instant)> {
-        self.0.values().map(|(bulletin, heard)| (bulletin, *heard))
+        self.latest.values().map(|(bulletin, heard)| (bulletin, *heard))
     }
 }
 
@@ -254,6 +277,7 @@ mod tests {
             learners: vec![u64::MAX >> 2],
             followers: vec![follower, other],
             halves: None,
+            ended: None,
         }
     }
 
@@ -299,5 +323,24 @@ mod tests {
         assert_eq!(bulletins.of(GroupId(3)).map(|bulletin| bulletin.term), Some(5));
         bulletins.hear(bulletin(6), Instant::ZERO);
         assert_eq!(bulletins.of(GroupId(3)).map(|bulletin| bulletin.term), Some(6));
+    }
+
+    #[test]
+    fn a_group_with_two_leaders_is_disputed_for_a_while() {
+        let at = |ms: u64| Instant::ZERO + stdx::Duration::from_millis(ms);
+        let by = |leader: u64, term: u64| Bulletin { leader: NodeId(leader), ..bulletin(term) };
+        let mut bulletins = Bulletins::default();
+        assert!(!bulletins.is_undisputed(GroupId(3), at(0)), "nobody has said anything");
+        (0..=4).for_each(|second| bulletins.hear(by(7, 5), at(second * 1_000)));
+        assert!(bulletins.is_undisputed(GroupId(3), at(4_000)));
+        // Either of the two may be believed: the other one says something else.
+        for (liar, term) in [(9, 1 << 40), (9, 1)] {
+            let mut bulletins = bulletins.clone();
+            for second in 5..20 {
+                bulletins.hear(by(7, 5), at(second * 1_000));
+                bulletins.hear(by(liar, term), at(second * 1_000 + 500));
+                assert!(!bulletins.is_undisputed(GroupId(3), at(second * 1_000 + 900)), "{second}");
+            }
+        }
     }
 }

@@ -353,8 +353,8 @@ impl Computation {
     ) -> BTreeMap<GroupId, Vec<Effect>> {
         let mut effects: BTreeMap<GroupId, Vec<Effect>> = BTreeMap::new();
         if !database_effects.is_empty() {
-            for group in 0..self.slots.group_count() {
-                effects.insert(GroupId(group), database_effects.to_vec());
+            for group in self.slots.groups() {
+                effects.insert(group, database_effects.to_vec());
             }
         }
         for (group, keys) in &self.work.keys {

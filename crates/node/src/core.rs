@@ -360,7 +360,13 @@ impl Core {
             context: Context::new(options, timings),
             sessions: Sessions::default(),
             groups: (0..local_count).map(|_| None).collect(),
-            founding: Founding { hash_seed, looked_at: group_count, begun: BTreeMap::new() },
+            founding: Founding {
+                hash_seed,
+                looked_at: group_count,
+                begun: BTreeMap::new(),
+                gone: BTreeMap::new(),
+                told_gone: BTreeSet::new(),
+            },
             splitting: Splitting::new(group_count),
             recording: is_followed.then_some(state::Reader::Holdfast),
             own_users,
@@ -502,7 +508,7 @@ impl Core {
     /// The same, and this core knows who leads each group.
     pub fn is_served(&self) -> bool {
         self.is_loaded()
-            && (!self.context.is_clustered || self.context.routes.iter().all(|route| route.leader.is_some()))
+            && (!self.context.is_clustered || self.context.groups().all(|group| self.context.is_led(group)))
     }
 
     /// All groups of this node count as loaded.
@@ -611,10 +617,12 @@ impl Core {
             }
             Event::Record(reader) => {
                 self.recording = reader;
+                self.founding.told_gone.clear();
                 self.groups_mut().for_each(|group| group.state.record(reader));
             }
             Event::RecordAgain(group) => {
                 let recording = self.recording;
+                self.founding.told_gone.remove(&group);
                 if let Some(group) = self.group_mut(group) {
                     group.state.record(recording);
                 }
@@ -844,6 +852,14 @@ impl Core {
         // It has the higher number.
         for group in self.groups.iter_mut().rev().flatten().filter(|group| !group.has_unborn()) {
             let is_awaited = roster.parent(group.id()).is_some() && group.was_never_anything();
+            if let Some(end) = roster.gone_at(group.id()).filter(|_| group.is_vacant()) {
+                // Where there is no replica any more the end is all there is to tell.
+                group.state.take_tape();
+                if self.recording.is_some() && self.founding.told_gone.insert(group.id()) {
+                    actions.push(Action::Tape(Box::new(Tape::ended(group.id().0, end))));
+                }
+                continue;
+            }
             if let Some(tape) = group.state.take_tape().filter(|_| !is_awaited) {
                 let tape = Tape { born: group.take_untold(), ..tape };
                 actions.push(Action::Tape(Box::new(tape)));

@@ -43,4 +43,8 @@ pub enum Defect {
     LostTail,
     /// The balancer splits a group again before the first split has come about.
     RepeatedSplit,
+    /// A group is taken to have gone as soon as it is to go, and is given up at once with all that it holds.
+    EarlyEnd,
+    /// A group answers reads of slots that it has given away, as if its lease were about them still.
+    KeptLease,
 }

@@ -747,12 +747,12 @@ impl Core {
 
     pub(crate) fn begin_work(&mut self, work: Work, actions: &mut Vec<Action>) {
         let is_touched = |group: &GroupId| work.whole || work.keys.contains_key(group);
-        if let Err(refusal) = self.check_quorums((0..self.context.group_count).map(GroupId).filter(is_touched)) {
+        if let Err(refusal) = self.check_quorums(self.context.groups().filter(is_touched)) {
             return self.refuse_work(&work, refusal.text(), actions);
         }
         // What has an id may have been done before.
         if work.named.is_none() && self.asks_all_voters(work.origin.session) && work.may_change() {
-            let touched: Vec<GroupId> = (0..self.context.group_count).map(GroupId).filter(is_touched).collect();
+            let touched: Vec<GroupId> = self.context.groups().filter(is_touched).collect();
             let checked = touched.into_iter().try_for_each(|group| self.check_voters(work.origin.session, group));
             if let Err(refusal) = checked {
                 return self.refuse_work(&work, refusal.text(), actions);

@@ -3,21 +3,34 @@
 use std::sync::Arc;
 
 use resp::Span;
+use stdx::Instant;
 use stdx::slot::Slot;
 
 use crate::core::{Context, Core};
 use crate::dispatch::Groups;
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, CoreId, GroupId, SessionId};
+use crate::group::Proof;
 use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
+use crate::limits;
 use crate::quorum::Answerable;
 use crate::relay::{Purpose, Step};
 use crate::router;
 use crate::session::Hold;
 use crate::slots::Moved;
-use crate::transaction::Work;
+use crate::transaction::{PrepareAnswer, Work};
 
 impl Context {
+    /// The groups that there are, as far as this core knows.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupId> {
+        (0..self.group_count).map(GroupId).filter(|group| !self.roster.is_gone(*group))
+    }
+
+    /// True if it is known who leads a group.
+    pub(crate) fn is_led(&self, group: GroupId) -> bool {
+        self.routes.get(group.0 as usize).is_some_and(|route| route.leader.is_some())
+    }
+
     /// Number of slots that a group holds and is not to hold, as far as this core knows.
     pub(crate) fn slots_to_give(&self, group: GroupId) -> u64 {
         let is_held = |slot: &u16| self.slots.group_of_slot(Slot(*slot)) == group;
@@ -67,6 +80,71 @@ impl Core {
         self.make_room_for(group_count);
         self.waits.must_stand_anew = true;
         self.look_at_slots();
+    }
+
+    /// The roster tells of groups that have gone: nothing more is asked of them, and what they have held is where they
+    /// said.
+    pub(crate) fn note_gone(&mut self, actions: &mut Vec<Action>) {
+        let roster = Arc::clone(&self.context.roster);
+        for (group, gone) in roster.gone() {
+            // It may have gone before this core counts it: a start learns of it from the roster, before anybody leads.
+            if self.context.slots.gone_at(group).is_none()
+                && Arc::make_mut(&mut self.context.slots).retire(group, gone.index)
+            {
+                let given: Vec<Moved> = gone.given.iter().flat_map(|given| given.each()).collect();
+                self.learn_slots(&given);
+                self.founding.gone.insert(group, self.now.instant);
+                self.settle_gone(group, actions);
+            }
+        }
+    }
+
+    /// What has been asked of a group that has gone, and is answered by that: locks that were not granted, and reads
+    /// of keys that others hold.
+    fn settle_gone(&mut self, group: GroupId, actions: &mut Vec<Action>) {
+        for claim in self.relay.claims_of(group) {
+            let is_to_be_moved = match self.relay.purpose(claim) {
+                Some(Purpose::Transaction { step: Step::Lock, .. }) => true,
+                Some(Purpose::Question { places, .. }) => !places.is_empty(),
+                Some(Purpose::Client { .. }) => !self.relay.may_have_changed(claim),
+                _ => false,
+            };
+            if is_to_be_moved {
+                let known = self.context.slots.known(Slot(0));
+                self.has_moved(claim, known, actions);
+            }
+        }
+    }
+
+    /// Groups have gone, and their replicas have been given up: what is left of transactions with them is answered by
+    /// that.
+    pub(crate) fn end_with_gone(&mut self, actions: &mut Vec<Action>) {
+        let now = self.now.instant;
+        let is_over = |since: &Instant| now.since(*since) >= limits::GONE_PATIENCE;
+        let over = self.founding.gone.iter().filter(|(_, since)| is_over(since)).map(|(group, _)| *group);
+        for group in over.collect::<Vec<_>>() {
+            self.end_with(group, actions);
+        }
+    }
+
+    /// It has prepared nothing that it has not ended, and prepares nothing any more.
+    fn end_with(&mut self, group: GroupId, actions: &mut Vec<Action>) {
+        for claim in self.relay.claims_of(group) {
+            let bytes = match self.relay.purpose(claim) {
+                // Its outcome is not known here. Its client is told so first: nothing is done twice.
+                Some(Purpose::Transaction { id, step: Step::Prepare }) if !self.driver.is_answered(*id) => continue,
+                Some(Purpose::Transaction { step: Step::Prepare, .. } | Purpose::Move { step: Step::Prepare, .. }) => {
+                    PrepareAnswer::Refused.put()
+                }
+                Some(Purpose::Transaction { step, .. } | Purpose::Move { step, .. }) if *step != Step::Lock => {
+                    Vec::new()
+                }
+                _ => continue,
+            };
+            if let Some((_, purpose)) = self.relay.answered(claim, false, self.now.instant) {
+                self.take_answer_of_group(claim, purpose, Proof::Refused, &bytes, actions);
+            }
+        }
     }
 
     /// Looks whether slots are still to move.

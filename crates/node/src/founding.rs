@@ -20,12 +20,13 @@
 //! transaction over everything) when somebody leads it, or when a slot is known to be there: see
 //! `SlotMap::group_count`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use journal::Append;
 use keyspace::{Keyspace, Layout};
+use stdx::Instant;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 
 use crate::core::Core;
@@ -43,6 +44,10 @@ pub(crate) struct Founding {
     pub(crate) looked_at: u32,
     /// Replicas that have begun, but not durably yet.
     pub(crate) begun: BTreeMap<GroupId, Begun>,
+    /// Groups that have gone, and since when this core knows.
+    pub(crate) gone: BTreeMap<GroupId, Instant>,
+    /// Those of which readers of what groups do have been told the end, where no replica is left.
+    pub(crate) told_gone: BTreeSet<GroupId>,
 }
 
 /// A replica that is bringing its beginning to the disk.
@@ -82,7 +87,10 @@ impl Core {
 
     /// A group counts for clients as soon as it is led.
     pub(crate) fn count_led(&mut self) {
-        let led = |count: u32| self.context.routes.get(count as usize).is_some_and(|route| route.leader.is_some());
+        let gone = |group: u32| self.context.roster.is_gone(GroupId(group));
+        let led = |count: u32| {
+            self.context.routes.get(count as usize).is_some_and(|route| route.leader.is_some() || gone(count))
+        };
         let known = self.context.slots.group_count();
         let count = (known..).find(|count| !led(*count)).unwrap_or(known);
         if count > known {
@@ -103,7 +111,8 @@ impl Core {
             if self.group_mut(group).is_some() || self.founding.begun.contains_key(&group) {
                 continue; // it has split off before the roster told of it
             }
-            match roster.founders(group).filter(|voters| voters.contains(&self.context.node.0)) {
+            let is_first = |voters: &&BTreeSet<u64>| voters.contains(&self.context.node.0) && !roster.is_gone(group);
+            match roster.founders(group).filter(is_first) {
                 Some(voters) => {
                     let voters = voters.iter().copied().collect();
                     self.begin_group(group, Membership { voters, ..Membership::default() }, actions);

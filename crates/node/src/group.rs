@@ -23,6 +23,7 @@ mod govern;
 mod leader;
 mod live;
 mod members;
+mod merge;
 mod moving;
 mod nearby;
 mod news;
@@ -638,6 +639,7 @@ impl Group {
         }
         self.reconcile(now, outlet);
         self.look_after_splits(now, outlet);
+        self.look_after_end(outlet);
         self.look_after_moves(now, prng, outlet);
         if (std::mem::take(&mut self.leader.has_decided) | self.leader.reservations.take_ended())
             && !self.leader.held.is_empty()

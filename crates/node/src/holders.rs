@@ -145,12 +145,21 @@ impl Core {
 
     fn ask_for_holders(&mut self, id: u64) {
         let Some(wait) = self.questions.holder_waits.get_mut(&id) else { return };
-        wait.outstanding = wait.groups.len();
+        let gone = |group: u32| self.context.slots.gone_at(GroupId(group));
+        for (group, known) in (0..).zip(&mut wait.groups) {
+            if let Some(end) = gone(group) {
+                // All that it did is elsewhere by now.
+                *known = (end, u64::MAX);
+            }
+        }
+        let living: Vec<bool> = (0..wait.groups.len() as u32).map(|group| gone(group).is_none()).collect();
+        wait.outstanding = living.iter().filter(|lives| **lives).count();
         // What was accepted before is in the log, and may not have been applied.
         let first = if wait.form == FollowersForm::Stream { HOLDERS_LOGGED } else { HOLDERS_APPLIED };
         let place = |known: u64| if known == 0 { first } else { known };
         let places: Vec<u64> = wait.groups.iter().map(|(known, _)| place(*known)).collect();
-        for (group, place) in (0..).map(GroupId).zip(places) {
+        let groups = (0..).map(GroupId).zip(places).zip(living);
+        for ((group, place), _) in groups.filter(|(_, lives)| *lives) {
             let origin = self.origin_of(SessionId { serial: 0, index: 0 });
             let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(place));
             self.relay.submit(request, Purpose::Holders { id }, Answerable::UNDER_WAY, self.now.instant);

@@ -83,7 +83,7 @@ mod wire;
 pub use keyspace::DatabaseKey;
 pub use message::{GatewayId, TransactionId, entry, libraries, roster, slots};
 pub(crate) use state::observe;
-pub use state::{Phase, Reader, Requests, Step, Tape};
+pub use state::{NO_LATER, Phase, Reader, Requests, Step, Tape};
 
 pub use crate::core::Core;
 pub use event::*;

@@ -497,6 +497,16 @@ pub const MOVE_DRAIN_MAX: Duration = Duration::from_millis(300);
 /// How long both groups may take to prepare a move before it is given up.
 pub const MOVE_PREPARE_MAX: Duration = Duration::from_secs(2);
 
+/// A group that is to go does not end while the archive is further behind: until that knows the end, clients who work
+/// on all groups wait.
+pub const END_ARCHIVE_LAG: Duration = Duration::from_secs(2);
+
+/// After how long it is told that a group that holds no slot any more does not end.
+pub const END_TOLD_AFTER: Duration = Duration::from_secs(15);
+
+/// For so long replicas of a group that has gone answer those who have asked it before: longer than a gateway waits.
+pub const GONE_PATIENCE: Duration = Duration::from_secs(10);
+
 /// After how long it is told that a split still waits.
 pub const SPLIT_TOLD_AFTER: Duration = Duration::from_secs(5);
 

@@ -96,9 +96,11 @@ impl Core {
             return self.parameters_refused(id, &text, actions);
         }
         pending.version = version;
-        pending.answers = (0..self.context.slots.group_count()).map(|_| None).collect();
+        pending.answers = (0..self.context.slots.group_count()).map(|_| Some(Answer::Done)).collect();
         let (session, version) = (pending.session, pending.version);
-        for group in (0..self.context.slots.group_count()).map(GroupId) {
+        let groups: Vec<GroupId> = self.context.slots.groups().collect();
+        groups.iter().for_each(|group| pending.answers[group.0 as usize] = None);
+        for group in groups {
             let request = Request::new(self.origin_of(session), group, Protocol::Resp2, RequestBody::Obey(version));
             self.relay.submit(request, Purpose::Obeyed { id }, Answerable::UNDER_WAY, self.now.instant);
         }

@@ -70,17 +70,17 @@ pub fn check(context: &Context, is_read_only: bool, known: Known, args: Args<'_>
 /// # Errors
 /// If there clients ask every leader, and none is known: a sum over what nodes say would count a key more than once.
 pub fn groups_asked(context: &Context, asks_all: bool) -> Result<Vec<GroupId>, Refusal> {
-    let groups = (0..context.slots.group_count()).map(GroupId);
+    let groups: Vec<GroupId> = context.slots.groups().collect();
     if asks_all || !context.settings.cluster_redirect || !context.is_clustered {
-        return Ok(groups.collect());
+        return Ok(groups);
     }
     let leads = |node: NodeId| move |group: &GroupId| context.routes[group.0 as usize].leader == Some(node);
-    let own: Vec<GroupId> = groups.clone().filter(leads(context.node)).collect();
+    let own: Vec<GroupId> = groups.iter().copied().filter(leads(context.node)).collect();
     if !own.is_empty() {
         return Ok(own);
     }
     let master = master_of_this(context).ok_or_else(|| Refusal::new("CLUSTERDOWN No leader of any group is known"))?;
-    Ok(groups.filter(leads(master)).collect())
+    Ok(groups.into_iter().filter(leads(master)).collect())
 }
 
 /// Keys of one request, or of one transaction, lie in several slots.

@@ -421,6 +421,20 @@ impl Relay {
         claim.boot == self.boot
     }
 
+    /// The requests to a group that have no answer.
+    pub(crate) fn claims_of(&self, group: GroupId) -> Vec<Claim> {
+        let Some(stream) = self.streams.get(group.0 as usize) else { return Vec::new() };
+        let open = stream.outstanding.iter().filter(|outstanding| outstanding.request.is_some());
+        open.map(|outstanding| Claim { boot: self.boot, group, number: outstanding.number }).collect()
+    }
+
+    /// True if a request without an answer may have been carried out, and have changed something.
+    pub(crate) fn may_have_changed(&mut self, claim: Claim) -> bool {
+        let stream = self.streams.get_mut(claim.group.0 as usize);
+        let outstanding = stream.and_then(|stream| stream.find(claim.number));
+        outstanding.is_some_and(|outstanding| outstanding.was_sent && outstanding.is_change)
+    }
+
     /// What a request without an answer is for.
     pub(crate) fn purpose(&self, claim: Claim) -> Option<&Purpose> {
         if claim.boot != self.boot {

@@ -170,7 +170,7 @@ impl Core {
                 continue;
             }
             if kept.groups.is_empty() {
-                kept.groups = (0..self.context.slots.group_count()).map(GroupId).collect();
+                kept.groups = self.context.slots.groups().collect();
             }
             let groups = kept.groups.clone();
             let id = self.questions.thorough.next_id;

@@ -62,6 +62,9 @@ impl Touched {
                 // Its slots are locked.
                 | Item::Split { .. }
                 | Item::Born(_)
+                | Item::Merge { .. }
+                | Item::Retire { .. }
+                | Item::End
                 | Item::Rise(_) => {}
             }
         }

@@ -407,11 +407,7 @@ impl Driver {
             work.forget_what_is_only_watched();
         }
         work.regroup(slots);
-        let groups: Vec<_> = if work.whole {
-            (0..slots.group_count()).map(GroupId).collect()
-        } else {
-            work.keys.keys().copied().collect()
-        };
+        let groups: Vec<_> = if work.whole { slots.groups().collect() } else { work.keys.keys().copied().collect() };
         for keys in work.keys.values_mut() {
             keys.sort();
             keys.dedup();
@@ -662,7 +658,13 @@ impl Driver {
             return Progress::Again(transaction.work.take().expect("it has been computed"));
         };
         let mut places = Writer::onto(std::mem::take(&mut transaction.reply), transaction.protocol);
-        transaction.places.values().for_each(|place| places.integer(*place as i64));
+        if !transaction.places.is_empty() {
+            for group in (0..transaction.slots.group_count()).map(GroupId) {
+                let gone_at = transaction.slots.gone_at(group).map(|end| -(end as i64));
+                let place = transaction.places.get(&group).map(|place| *place as i64).or(gone_at);
+                places.integer(place.unwrap_or(0));
+            }
+        }
         transaction.reply = places.into_bytes();
         if changed.len() == 1 {
             // One entry was the whole transaction: there is nothing to commit, only locks to let go.
@@ -701,6 +703,11 @@ impl Driver {
             }
         }
         given_up
+    }
+
+    /// True if the client of a transaction has been answered, or it is none of this driver's.
+    pub(crate) fn is_answered(&self, id: TransactionId) -> bool {
+        self.running.get(&id.number).is_none_or(|transaction| transaction.id != id || transaction.is_answered)
     }
 
     /// Transactions with groups that may be busy with large values for so long that others seem forgotten.
@@ -760,8 +767,9 @@ impl Transaction {
     /// All groups are locked: each begins its part of the backup.
     fn cut(&mut self, name: u128, databases: u16, post: &mut Vec<Post>) {
         let mut writer = Writer::new(self.protocol);
-        writer.array(3 + self.groups.len());
-        writer.integer(self.groups.len() as i64);
+        // Nothing of those that have gone is part of it, and it is known where their logs ended.
+        writer.array(3 + self.slots.group_count() as usize);
+        writer.integer(i64::from(self.slots.group_count()));
         writer.integer(i64::from(databases));
         writer.integer(self.moment.unix.0);
         self.reply = writer.into_bytes();

@@ -7,6 +7,7 @@ pub mod door;
 mod groups;
 pub mod invite;
 pub mod lead;
+mod merge;
 mod remove;
 mod secure;
 mod slots;
@@ -44,6 +45,7 @@ enum Verb {
     Place(balance::PlaceArguments),
     Groups(groups::GroupsArguments),
     Move(slots::MoveArguments),
+    Merge(merge::MergeArguments),
     Split(split::SplitArguments),
     Upgrade(upgrade::UpgradeArguments),
     Try(trial::TryArguments),
@@ -66,6 +68,7 @@ pub fn run(arguments: ClusterArguments) -> Result<()> {
         Verb::Place(arguments) => balance::place(&arguments),
         Verb::Groups(arguments) => groups::run(&arguments),
         Verb::Move(arguments) => slots::run(&arguments),
+        Verb::Merge(arguments) => merge::run(&arguments),
         Verb::Split(arguments) => split::run(&arguments),
         Verb::Upgrade(arguments) => upgrade::run(&arguments),
         Verb::Try(arguments) => trial::run(&arguments),

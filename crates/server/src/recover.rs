@@ -185,18 +185,11 @@ impl Recovery {
             "{} needs no recovery: its node is the only one that votes in its groups, so it can be started as it is",
             directory.display()
         );
-        let elsewhere: Vec<String> = found
+        let mut elsewhere: Vec<u32> = found
             .groups()
             .filter(|(_, group)| group.is_some_and(RecoveredGroup::is_vacated))
-            .map(|(group, _)| group.to_string())
+            .map(|(group, _)| group)
             .collect();
-        ensure!(
-            elsewhere.is_empty(),
-            "{} holds nothing of group {}, which lived on other nodes: recover a node that holds every group, or restore \
-             a backup",
-            directory.display(),
-            elsewhere.join(", ")
-        );
         let mut count = group_count(&found.recovered);
         let mut of_log = std::mem::take(&mut found.recovered.groups);
         commit_splits(&mut of_log);
@@ -213,6 +206,18 @@ impl Recovery {
             let replayed = found.replay(group, of_log, born, &mut beginnings, pace)?;
             // A group that has come into being just now may have no record yet, though others have given it what it
             // will hold.
+            if group == 0 {
+                let roster = replayed.state.roster();
+                elsewhere.retain(|group| !roster.is_gone(GroupId(*group)));
+                let named: Vec<String> = elsewhere.iter().map(u32::to_string).collect();
+                ensure!(
+                    named.is_empty(),
+                    "{} holds nothing of group {}, which lived on other nodes: recover a node that holds every group, or \
+                     restore a backup",
+                    directory.display(),
+                    named.join(", ")
+                );
+            }
             let known = if group == 0 { replayed.state.roster().group_count(identity.group_count) } else { 0 };
             let begun = replayed.state.split_groups().map(|new| new.0 + 1).max().unwrap_or_default();
             count = count.max(known).max(begun);

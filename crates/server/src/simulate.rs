@@ -183,6 +183,10 @@ enum CanaryName {
     LostTail,
     /// Let the balancer split a group again before the first split has come about (with --growth).
     RepeatedSplit,
+    /// Give up groups that are to go before their slots have moved (with --growth).
+    EarlyEnd,
+    /// Let a group that goes answer reads of slots that it has given away (with --growth).
+    KeptLease,
     /// Log what is new with a level before it has been raised: with --levels.
     EarlyLevel,
     /// Raise the level without asking which nodes know it: with --levels.
@@ -226,6 +230,8 @@ impl CanaryName {
             Self::ForgottenBeginning => Canary::ForgottenBeginning,
             Self::LostTail => Canary::LostTail,
             Self::RepeatedSplit => Canary::RepeatedSplit,
+            Self::EarlyEnd => Canary::EarlyEnd,
+            Self::KeptLease => Canary::KeptLease,
             Self::EarlyLevel => Canary::EarlyLevel,
             Self::BlindRise => Canary::BlindRise,
             Self::BelievedTerms => Canary::BelievedTerms,

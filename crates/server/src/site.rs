@@ -353,7 +353,9 @@ fn cut(near: &mut Connection) -> Result<(i64, Vec<i64>)> {
         _ => None,
     });
     let numbers: Vec<i64> = numbers.collect::<Option<_>>().ok_or_else(|| anyhow!("BACKUP BEGIN answered {reply}"))?;
-    let places = numbers.get(3..).ok_or_else(|| anyhow!("BACKUP BEGIN answered {reply}"))?.to_vec();
+    let places = numbers.get(3..).ok_or_else(|| anyhow!("BACKUP BEGIN answered {reply}"))?;
+    // Negative where a group has gone.
+    let places: Vec<i64> = places.iter().map(|place| place.abs()).collect();
     for group in 0..places.len() {
         ask(near, &["BACKUP", "END", &name, &group.to_string()])?;
     }

@@ -70,6 +70,8 @@ pub struct Faults {
     pub growth_every: u64,
     /// Groups split as well: such a world begins at the level that allows it.
     pub splits: bool,
+    /// Groups must go again as well: such a world begins at the level that allows it, too.
+    pub merges: bool,
     /// `balance-split-bytes`: groups that hold more are split by the balancer as well; 0: none are.
     pub split_bytes: u64,
     /// A node dies right behind a step of a split: at the entry by which a group splits, or at the new one's first.
@@ -153,6 +155,9 @@ impl Faults {
         if plan.canary == Some(Canary::LostTail) {
             (faults.splits, faults.growth_every) = (true, SECOND / 2);
         }
+        if matches!(plan.canary, Some(Canary::EarlyEnd | Canary::KeptLease)) {
+            (faults.merges, faults.growth_every) = (true, SECOND);
+        }
         if plan.canary == Some(Canary::RepeatedSplit) {
             (faults.splits, faults.split_bytes) = (true, 1_000);
         }
@@ -199,6 +204,9 @@ impl Faults {
         let mut of_growth = Prng::new(plan.seed ^ 0x6772_6F77);
         let growth_every = if plan.growth { SECOND / 2 + of_growth.below(4 * SECOND) } else { 0 };
         let splits = plan.growth && !plan.levels && plan.canary.is_none() && of_growth.chance(2, 3);
+        // Worlds without merges are what they were.
+        let merges =
+            plan.growth && !plan.levels && plan.canary.is_none() && Prng::new(plan.seed ^ 0x6D65_7267).chance(1, 2);
         // A split waits for much, and is refused meanwhile.
         let growth_every = if splits { growth_every / 3 } else { growth_every };
         let mut of_balancer = Prng::new(plan.seed ^ 0x73_6861_7265);
@@ -284,6 +292,7 @@ impl Faults {
             place_every,
             growth_every,
             splits,
+            merges,
             split_bytes,
             split_crash,
             young_checkpoint_wait,

@@ -84,7 +84,7 @@ impl Universe {
             hash_seed: self.plan.seed,
             has_joined: machine > 0,
             // A world is that of an old cluster, unless it has what came later: with `levels` it is upgraded.
-            level: if self.zones.are_there() || self.faults.splits || self.plan.optimists {
+            level: if self.zones.are_there() || self.faults.splits || self.faults.merges || self.plan.optimists {
                 Levels::KNOWN.highest
             } else {
                 Level::FIRST
@@ -815,6 +815,8 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::BelievedAnswers => Some(Defect::BelievedAnswers),
         Canary::LostTail => Some(Defect::LostTail),
         Canary::RepeatedSplit => Some(Defect::RepeatedSplit),
+        Canary::EarlyEnd => Some(Defect::EarlyEnd),
+        Canary::KeptLease => Some(Defect::KeptLease),
     }
 }
 

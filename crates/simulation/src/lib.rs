@@ -99,6 +99,10 @@ pub enum Canary {
     LostTail,
     /// The balancer splits a group again before the first split has come about.
     RepeatedSplit,
+    /// A group that is to go is given up before its slots have moved.
+    EarlyEnd,
+    /// A group that goes answers reads of slots that it has given away.
+    KeptLease,
     /// Leaders log what is new with a level before it has been raised, and give it to anyone who follows.
     EarlyLevel,
     /// The level is raised without asking which nodes know it.

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use node::roster::GROUPS_MAX;
-use node::{Phase, Requests, Step, Tape, TransactionId};
+use node::{NO_LATER, Phase, Requests, Step, Tape, TransactionId};
 use stdx::UnixMillis;
 
 /// A batch has at most so many requests or bytes, unless one moment has more.
@@ -168,7 +168,8 @@ impl Merger {
         if group >= self.queues.len() {
             // It has been founded, and has no keys before a transaction brings them, of which both groups tell. Or it
             // has split off: then the other group has told nothing behind that.
-            self.expect(group + 1, tape.moment);
+            // Of those before it nothing follows from one that has ended.
+            self.expect(group + 1, if tape.moment < NO_LATER { tape.moment } else { UnixMillis(i64::MIN) });
         }
         self.moments[group] = self.moments[group].max(tape.moment);
         for mut step in tape.steps {

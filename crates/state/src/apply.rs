@@ -150,6 +150,8 @@ pub enum What {
         /// What it begins with; none if it could not.
         split: Option<Box<SplitOff>>,
     },
+    /// The group has ended, or could not.
+    Ended,
     /// The group is at this level.
     Risen {
         /// Which.
@@ -506,6 +508,17 @@ impl State {
             Item::Split { group, slots } => {
                 let split = self.split_off(group, &slots).map(Box::new);
                 What::Split { group, split }
+            }
+            Item::Merge { group, into } => {
+                let first_count = self.slots.first_count();
+                What::Wished(self.roster.merge(group, into, first_count))
+            }
+            Item::Retire { group, gone } => What::Wished(self.roster.retire(group, gone)),
+            Item::End => {
+                if self.end_obstacle().is_none() && self.ended == 0 {
+                    self.ended = self.applied.index;
+                }
+                What::Ended
             }
             Item::Born(_) => panic!("a group that has split off is replayed without what it began with"),
             Item::Rise(level) => {

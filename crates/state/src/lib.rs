@@ -43,7 +43,7 @@ use stdx::slot::{SLOT_COUNT, Slot, slot_of};
 use stdx::{Level, Levels, UnixMillis};
 
 pub use apply::{Applied, CommandRun, Cursor, Effects, ExecRun, Ignored, Meter, What, is_null};
-pub use recorder::{Phase, Reader, Requests, Step, Tape};
+pub use recorder::{NO_LATER, Phase, Reader, Requests, Step, Tape};
 pub use reply_cache::{Lookup, ReplyCache};
 pub use request_ids::{Known, RequestIds};
 pub use split::{Beginnings, FIRST, SplitOff};
@@ -128,6 +128,8 @@ pub struct State {
     level: Level,
     /// Groups that have split off.
     splits: Splits,
+    /// Index of the entry with which the group ended, or 0.
+    ended: u64,
     /// Where replies go that nobody wants.
     scratch: Writer,
     spans: Vec<Span>,
@@ -156,6 +158,7 @@ macro_rules! parts {
             &$($mutable)? $state.level,
             &$($mutable)? $state.outcomes.participants,
             &$($mutable)? $state.splits,
+            &$($mutable)? $state.ended,
         ]
     };
 }
@@ -183,6 +186,7 @@ impl State {
             request_ids: RequestIds::default(),
             level: Level::FIRST,
             splits: Splits::new(),
+            ended: 0,
             scratch: Writer::default(),
             spans: Vec::new(),
             forgets_answers: false,
@@ -372,7 +376,9 @@ impl State {
 
     /// What items have done since the last call, if it is taken down and there is anything new.
     pub fn take_tape(&mut self) -> Option<Tape> {
-        self.recorder.as_mut()?.take(self.applied.index, self.moment.unix)
+        // Of a group that has ended nothing comes any more: nobody waits for later moments of it.
+        let moment = if self.ended > 0 { NO_LATER } else { self.moment.unix };
+        self.recorder.as_mut()?.take(self.applied.index, moment)
     }
 
     /// Which slots the group holds.

@@ -162,6 +162,20 @@ impl Part for Level {
     }
 }
 
+impl Part for u64 {
+    fn save(&self, out: &mut Vec<u8>) {
+        leb128::put(out, *self);
+    }
+
+    fn load(&mut self, reader: &mut Reader<'_>) {
+        *self = reader.number();
+    }
+
+    fn clear(&mut self) {
+        *self = 0;
+    }
+}
+
 impl Part for Splits {
     fn save(&self, out: &mut Vec<u8>) {
         leb128::put(out, self.len() as u64);

@@ -122,6 +122,9 @@ pub struct Step {
     pub requests: Requests,
 }
 
+/// The moment of a group that has ended: no later one comes. In front of it is room for all that anybody measures.
+pub const NO_LATER: UnixMillis = UnixMillis(i64::MAX >> 2);
+
 /// What a group has done since it was last asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tape {
@@ -142,6 +145,14 @@ pub struct Tape {
     pub steps: Vec<Step>,
     /// If something before this tape is not known: the transactions that are prepared there and have not ended.
     pub standing: Vec<Step>,
+}
+
+impl Tape {
+    /// What is told where nothing is left of a group that ended with this entry. A reader that has not been told all up
+    /// to there learns that something is missing.
+    pub fn ended(group: u32, index: u64) -> Self {
+        Self { group, from: index, index, moment: NO_LATER, has_gap: true, ..Self::default() }
+    }
 }
 
 /// Takes down what is done. No part of what replicas agree on.

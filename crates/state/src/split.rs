@@ -15,6 +15,7 @@
 //! | prepared transactions | stay; none may touch the slots, or nothing splits |
 //! | outcomes | stay: who asks for one asks a group that took part |
 //! | groups that split off before | stay |
+//! | that the group has ended | stays: it holds no slots, so nothing splits off |
 //! | roster, libraries, parameters, echoes | stay: they are group 0's |
 //!
 //! What a leader has beside that divides by itself: its locks on the slots let go behind the split, and requests that
@@ -71,6 +72,32 @@ impl State {
         self.splits.keys().copied().map(GroupId)
     }
 
+    /// Index of the entry with which the group ended, if it has.
+    pub fn ended(&self) -> Option<u64> {
+        Some(self.ended).filter(|index| *index > 0)
+    }
+
+    /// True if the group holds any slot.
+    pub fn holds_slots(&self) -> bool {
+        (0..SLOT_COUNT as u16).any(|slot| self.slots.group_of_slot(Slot(slot)) == self.group)
+    }
+
+    /// Why the group cannot end now, if it cannot. The same on every replica. Nobody asks about transactions that it
+    /// has forgotten: all who took part have ended them.
+    pub fn end_obstacle(&self) -> Option<&'static str> {
+        if self.group.0 == 0 {
+            Some("it holds the metadata")
+        } else if self.holds_slots() {
+            Some("it holds slots")
+        } else if !self.prepared.is_empty() {
+            Some("it has prepared transactions")
+        } else if self.outcomes.count() > 0 {
+            Some("others may ask how transactions ended")
+        } else {
+            None
+        }
+    }
+
     /// Why a group cannot split off with these slots now, if it cannot. The same on every replica.
     pub fn split_obstacle(&self, group: GroupId, slots: &BTreeSet<Slot>) -> Option<&'static str> {
         let is_touched = |effect: &Effect| match effect {
@@ -125,6 +152,7 @@ impl State {
             request_ids: self.request_ids.split_off(&slots),
             level: self.level,
             splits: BTreeMap::new(),
+            ended: 0,
             scratch: Writer::default(),
             spans: Vec::new(),
             forgets_answers: self.forgets_answers,

@@ -44,6 +44,8 @@ pub struct Begun {
     moment: UnixMillis,
     /// Behind which entries the logs of groups were cut, in the order of groups.
     pub places: Vec<u64>,
+    /// Whether groups have parts: those have none that had gone by then.
+    has_part: Vec<bool>,
 }
 
 /// What takes what groups hold.
@@ -100,7 +102,8 @@ impl Begun {
             name,
             databases: u16::try_from(*databases).map_err(|_| strange())?,
             moment: UnixMillis(*moment),
-            places: places.iter().map(|place| place.cast_unsigned()).collect(),
+            places: places.iter().map(|place| place.unsigned_abs()).collect(),
+            has_part: places.iter().map(|place| *place >= 0).collect(),
         })
     }
 
@@ -164,7 +167,8 @@ impl Begun {
 
     fn read_into(&mut self, sink: &mut impl Sink, wants_functions: bool) -> Result<(), String> {
         let io = |error: io::Error| format!("the copy cannot be written: {error}");
-        let mut parts: Vec<_> = (0..self.places.len() as u32).map(|group| Some((self.seed(group), 0))).collect();
+        let part = |(group, has_part): (u32, &bool)| has_part.then(|| (self.seed(group), 0));
+        let mut parts: Vec<_> = (0..).zip(&self.has_part).map(part).collect();
         // A chunk of each group in turn, so that none waits long enough to be given up.
         while parts.iter().any(Option::is_some) {
             let mut is_waiting = true;

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use node::entry::Born;
-use node::{DatabaseKey, Phase, Step, Tape, TransactionId};
+use node::{DatabaseKey, NO_LATER, Phase, Step, Tape, TransactionId};
 use stdx::UnixMillis;
 
 use super::resume::{Mark, Resumed, Sifted, UNCOUNTED};
@@ -97,6 +97,11 @@ impl Merger {
             // A group has come into being. All that it has done is behind a cut that others have been told of.
             let bound = self.queues.iter().any(|queue| queue.bound.is_some()).then_some(0);
             self.queues.resize_with(tape.group as usize + 1, || Queue { bound, ..Queue::default() });
+        }
+        let queue = &mut self.queues[tape.group as usize];
+        if tape.has_gap && tape.moment == NO_LATER && tape.steps.is_empty() && queue.has_all(tape.from) {
+            queue.end(tape.index);
+            return Ok(());
         }
         let joined = self.join(&tape);
         let queue = &mut self.queues[tape.group as usize];
@@ -182,11 +187,12 @@ impl Merger {
     /// All groups were cut behind these indices of their logs, when no transaction was half-way. What comes behind is
     /// taken after all that comes before. False if that is too late, or of other groups.
     pub fn cut(&mut self, places: &[u64]) -> bool {
+        // A group that has ended does nothing more: where its log stands behind the end does not matter.
         let is_possible = places.len() == self.queues.len()
-            && self.queues.iter().zip(places).all(|(queue, place)| queue.floor <= *place);
+            && self.queues.iter().zip(places).all(|(queue, place)| queue.floor <= *place || queue.has_ended());
         self.is_frozen = false;
         if is_possible {
-            self.queues.iter_mut().zip(places).for_each(|(queue, place)| queue.bound = Some(*place));
+            self.queues.iter_mut().zip(places).for_each(|(queue, place)| queue.bound = Some(queue.floor.max(*place)));
         }
         is_possible
     }
@@ -195,13 +201,13 @@ impl Merger {
     /// again, and the stream says again which database it is about.
     ///
     /// What still waits before the first cut of a stream waits for parts that never come: they were told before the
-    /// stream began. It is in the copy, and is dropped. Behind the first cut somebody would lack it.
+    /// stream began, or by a group of which nothing is left. It is in the copy, and is dropped. Behind the first cut
+    /// somebody would lack it.
     pub fn take_cut(&mut self) -> bool {
         let is_begun = self.is_begun;
         let is_there = |queue: &Queue| {
             let Some(bound) = queue.bound else { return false };
-            queue.index.is_some_and(|index| index >= bound)
-                && (!is_begun || queue.front_index().is_none_or(|front| front > bound))
+            queue.has_told(bound) && (!is_begun || queue.front_index().is_none_or(|front| front > bound))
         };
         let is_cut = !self.queues.is_empty() && self.queues.iter().all(is_there);
         if is_cut {
@@ -228,9 +234,7 @@ impl Merger {
     /// True if all that was done up to these places has been told here, and taken.
     pub fn has_taken_done(&self, places: &[u64]) -> bool {
         let is_past = |(queue, place): (&Queue, &u64)| {
-            queue.resumed.is_none()
-                && queue.index.is_some_and(|index| index >= *place)
-                && queue.front_index().is_none_or(|front| front > *place)
+            queue.resumed.is_none() && queue.has_told(*place) && queue.front_index().is_none_or(|front| front > *place)
         };
         places.len() <= self.queues.len() && self.queues.iter().zip(places).all(is_past)
     }
@@ -399,6 +403,34 @@ impl Queue {
             (Phase::Prepared | Phase::Dropped, None) => {}
         }
         Ok(())
+    }
+
+    /// True if it has told everything up to this place, or will never tell more.
+    fn has_told(&self, place: u64) -> bool {
+        self.has_ended() || self.index.is_some_and(|index| index >= place)
+    }
+
+    /// True if it has told the end of the group.
+    fn has_ended(&self) -> bool {
+        self.told.1 >= NO_LATER
+    }
+
+    /// True if nothing that was done up to this index is lacking.
+    fn has_all(&self, index: u64) -> bool {
+        let told = self.told.0.0.max(self.index.unwrap_or(0));
+        self.resumed.as_ref().map_or(told >= index, |resumed| resumed.reaches(index))
+    }
+
+    /// The group has ended at this index, and nothing is left of it that could tell anything again. What is known of
+    /// its log may reach further: leaders begin with an entry of no effect, also behind the end.
+    fn end(&mut self, index: u64) {
+        if let Some(resumed) = &self.resumed {
+            self.told.0 = self.told.0.max(resumed.known);
+        }
+        self.end_resumption();
+        self.told = (self.told.0.max((index, 0)), NO_LATER);
+        self.index = self.index.max(Some(self.told.0.0));
+        self.note_rest();
     }
 
     /// All that is before the cut is in the stream, or in the copy that was cut.
@@ -809,6 +841,44 @@ mod tests {
         assert!(merger.cut(&[4, 5]));
         told(&mut merger);
         assert!(!merger.take_cut());
+    }
+
+    /// A process goes on where nothing is left of a group but where it ended.
+    #[test]
+    fn a_stream_goes_on_with_a_group_that_has_gone() {
+        let mut merger = Merger::new(2);
+        push(&mut merger, 0, vec![step(1, "INCR a"), part(2, 1, &[0, 1], "DEL a")]);
+        push(&mut merger, 1, vec![part(3, 1, &[0, 1], "DEL b")]);
+        told(&mut merger);
+        assert!(resume(&merger).push(Tape::ended(1, 4)).is_err(), "what came behind the transaction is not known");
+        // It ends at 4. A later leader has logged an entry of no effect.
+        let end = Tape { group: 1, from: 3, index: 5, moment: NO_LATER, ..Tape::default() };
+        merger.push(end).expect("nothing is missing");
+        let mut merger = resume(&merger);
+        let again = vec![step(1, "INCR a"), part(2, 1, &[0, 1], "DEL a"), step(3, "INCR c")];
+        tell_again(&mut merger, 0, 0, again).expect("nothing is missing");
+        // The roster was not known when it was first asked.
+        tell_again(&mut merger, 1, 0, Vec::new()).expect("nothing is missing");
+        assert!(!merger.has_heard_all());
+        merger.push(Tape::ended(1, 4)).expect("nothing is missing");
+        assert_eq!(told(&mut merger), ["INCR c"]);
+        assert!(merger.has_heard_all() && merger.has_taken(&[3, 5]));
+        assert_eq!(merger.places(), [3, 5]);
+        merger.freeze();
+        assert!(merger.cut(&[3, 4]) && merger.take_cut(), "the copy was cut where the group ended");
+        // The next one knows the same, and it may be told twice.
+        let mut merger = resume(&merger);
+        merger.push(Tape::ended(1, 4)).expect("nothing is missing");
+        merger.push(Tape::ended(1, 4)).expect("nothing is missing");
+        tell_again(&mut merger, 0, 3, vec![part(4, 2, &[0, 1], "DEL a")]).expect("nothing is missing");
+        assert!(merger.has_heard_all());
+        // A stream that begins here needs nothing of it, whatever is told again of transactions with it.
+        merger.clear();
+        push(&mut merger, 0, vec![part(5, 3, &[0, 1], "DEL a")]);
+        merger.freeze();
+        assert!(merger.cut(&[5, 4]));
+        told(&mut merger);
+        assert!(merger.take_cut() && !merger.is_waiting());
     }
 
     #[test]

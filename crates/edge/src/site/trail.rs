@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use node::Tape;
+use node::{NO_LATER, Tape};
 use site::{FOUNDING_INDEX, Place};
 use stdx::UnixMillis;
 
@@ -95,7 +95,12 @@ pub fn follows(begin: &[Place], places: &[Place]) -> bool {
 /// Where the backlog of this node, or a file of it, begins, for a reader that goes on behind a moment: of groups that
 /// were told of at different moments, behind the latest of these.
 pub fn first_moment(places: &[Place]) -> UnixMillis {
-    places.iter().map(|place| place.moment).max().unwrap_or_default()
+    latest_moment(places)
+}
+
+/// The latest moment of any group. Of one that has ended nothing more comes: it has none.
+pub fn latest_moment(places: &[Place]) -> UnixMillis {
+    places.iter().map(|place| place.moment).filter(|moment| *moment < NO_LATER).max().unwrap_or_default()
 }
 
 impl Trail {
@@ -271,7 +276,9 @@ impl Passed {
             return Err(Lacking::Gone("a log of the cluster has lost its end, and has another one since"));
         }
         place.pass(told, &mut tape);
-        self.reached = self.reached.max(tape.moment);
+        if tape.moment < NO_LATER {
+            self.reached = self.reached.max(tape.moment);
+        }
         Ok(tape)
     }
 }
@@ -314,6 +321,12 @@ mod tests {
         let Some(last) = at.checked_sub(1).map(|last| &steps[last]) else { return Place::default() };
         let count = steps[..at].iter().filter(|step| step.index == last.index).count() as u32;
         Place { index: last.index, count, moment: last.moment }
+    }
+
+    #[test]
+    fn a_group_that_has_ended_has_no_moment() {
+        let at = |moment| Place { index: 1, count: 0, moment };
+        assert_eq!(latest_moment(&[at(UnixMillis(3)), at(NO_LATER), at(UnixMillis(2))]), UnixMillis(3));
     }
 
     #[test]

@@ -9,13 +9,13 @@ use keyspace::{Limits, Moment};
 use resp::{Args, Protocol};
 
 use super::{
-    BALANCE, BORN, Born, Builder, CLAIM, COMMAND, CONFIGURE, Claimed, DIVIDE, Durability, ENLIST, EXEC, Effect, FORGET,
-    FOUND, HEADER_BYTES, IN_MEMORY, INSTALL, LIBRARIES, LIMITS, MOVED, ON_DISK, PLACE, PREFER, PREPARE, REFUSE,
-    RESOLVE, RISE, SCRIPT, SOURCE, SPLIT, TICK, WANT, Watch, level_of_item, protocol_flag, put_bytes, put_effects,
-    put_exec, put_prepared, put_words,
+    BALANCE, BORN, Born, Builder, CLAIM, COMMAND, CONFIGURE, Claimed, DIVIDE, Durability, END, ENLIST, EXEC, Effect,
+    FORGET, FOUND, HEADER_BYTES, IN_MEMORY, INSTALL, LIBRARIES, LIMITS, MERGE, MOVED, ON_DISK, PLACE, PREFER, PREPARE,
+    REFUSE, RESOLVE, RETIRE, RISE, SCRIPT, SOURCE, SPLIT, TICK, WANT, Watch, level_of_item, protocol_flag, put_bytes,
+    put_effects, put_exec, put_prepared, put_words,
 };
 use crate::id::{GroupId, NodeId, TransactionId};
-use crate::roster::{Member, put_nodes};
+use crate::roster::{Gone, Member, put_nodes};
 
 impl Builder {
     /// A batch that will probably have as many bytes.
@@ -264,6 +264,28 @@ impl Builder {
         self.begin_item(BORN);
         leb128::put(&mut self.payload, u64::from(born.parent.0));
         leb128::put(&mut self.payload, born.index);
+    }
+
+    /// Adds that a group is to go, and that another one gets its slots.
+    pub fn merge(&mut self, group: GroupId, into: GroupId) {
+        self.must_be_kept();
+        self.begin_item(MERGE);
+        leb128::put(&mut self.payload, u64::from(group.0));
+        leb128::put(&mut self.payload, u64::from(into.0));
+    }
+
+    /// Adds that a group has gone.
+    pub fn retire(&mut self, group: GroupId, gone: &Gone) {
+        self.must_be_kept();
+        self.begin_item(RETIRE);
+        leb128::put(&mut self.payload, u64::from(group.0));
+        gone.put(&mut self.payload);
+    }
+
+    /// Adds that this group ends here.
+    pub fn end(&mut self) {
+        self.must_be_kept();
+        self.begin_item(END);
     }
 
     /// Sets parameters of the cluster, as [`parameters::encode`] laid them out.

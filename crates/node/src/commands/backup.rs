@@ -1,7 +1,7 @@
 //! BACKUP: what `holdfast backup create` asks a server for.
 
 use command::{Flag, Refusal};
-use resp::Args;
+use resp::{Args, Writer};
 
 use super::{Body, ControlCommand, container, local, number, plain};
 use crate::core::Core;
@@ -52,7 +52,8 @@ pub(super) const BACKUP: ControlCommand = ControlCommand {
 };
 
 /// The reply: number of groups, of databases, and the moment in milliseconds; then for each group the index of the last
-/// entry of its log that is part of the backup.
+/// entry of its log that is part of the backup. Of a group that had gone by then it is the negative index of the entry
+/// that ended it: there is no part of it.
 fn begin(
     core: &mut Core,
     id: SessionId,
@@ -84,6 +85,16 @@ fn ask(core: &mut Core, id: SessionId, ticket: OwnTicket, args: Args<'_>, body: 
         .filter(|group| *group < core.context.slots.group_count())
         .ok_or_else(|| Refusal::new("ERR There is no such group"))?;
     let protocol = core.sessions.get(id).expect("its request is being looked at").protocol();
+    if core.context.slots.gone_at(GroupId(group)).is_some() {
+        // If it was part of the backup, nobody keeps that any more: what it held then is not complete without it.
+        if let RequestBody::ReadCut { .. } = body {
+            return Err(Refusal::new(format!(
+                "ERR Group {group} has been merged, and nobody keeps its part of a backup"
+            )));
+        }
+        core.sessions.reply_own(id, ticket, Writer::ok);
+        return Ok(());
+    }
     let request = Request::new(core.origin_of(id), GroupId(group), protocol, body);
     let answerable = core.check_quorum(GroupId(group))?;
     core.relay.submit(request, Purpose::Client { session: id, ticket: ticket.number() }, answerable, core.now.instant);

@@ -73,6 +73,12 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             ..plain("split", 4, Body::Govern)
         },
         ControlCommand {
+            summary: "Lets a group go: its slots move to another group, and then it ends.",
+            syntax: "group into",
+            flags: GOVERNS,
+            ..plain("merge", 4, Body::Govern)
+        },
+        ControlCommand {
             summary: "Returns the bytes that the keys of slots take, one figure for each slot, as this node has them.",
             syntax: "first-slot last-slot",
             flags: &[Flag::Admin, Flag::Noscript],
@@ -484,7 +490,7 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut Line
     let overview = Overview::of(core, figures);
     line("cluster_state", &if core.is_expelled { "removed" } else { "member" });
     line("cluster_nodes", &core.roster.present().count());
-    line("cluster_groups", &core.group_count);
+    line("cluster_groups", &core.groups().count());
     line("cluster_zone", &core.own.zone);
     let zones: BTreeSet<&str> = core.roster.staying().filter_map(|node| core.roster.zone(node)).collect();
     line("cluster_zones", &zones.len());
@@ -661,7 +667,7 @@ fn cluster(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mu
     let figures = figures_of(answers);
     let core = &*local.core;
     let overview = Overview::of(core, &figures);
-    let mut fields = Fields::new(writer, 9);
+    let mut fields = Fields::new(writer, 10);
     fields.node("node", Some(core.node));
     fields.number("level", u64::from(core.levels.in_force.0));
     fields.text("cluster", &format!("{:032x}", core.process.cluster));
@@ -676,9 +682,15 @@ fn cluster(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mu
     for node in nodes {
         write_node(&overview, node, fields.writer);
     }
-    fields.name("groups").array(core.group_count as usize);
-    for group in (0..core.group_count).map(GroupId) {
+    fields.name("groups").array(core.groups().count());
+    for group in core.groups() {
         write_group(&overview, group, &figures, fields.writer);
+    }
+    fields.name("gone").array(core.roster.gone().count());
+    for (group, gone) in core.roster.gone() {
+        let mut fields = Fields::new(fields.writer, 2);
+        fields.number("group", u64::from(group.0));
+        fields.number("end", gone.index);
     }
     Ok(())
 }
@@ -805,8 +817,7 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
     let member = overview.member(node).cloned().unwrap_or_default();
     let link = link_of(core, node);
     let told = || overview.told.values().map(|(bulletin, _)| bulletin);
-    let groups = (0..core.group_count).map(GroupId);
-    let led = groups.filter(|group| overview.leader_of(*group) == Some(node));
+    let led = core.groups().filter(|group| overview.leader_of(*group) == Some(node));
     let leads: Vec<u64> = led.map(|group| u64::from(group.0)).collect();
     let votes = told().filter(|told| told.voters.contains(&node.0)).count();
     let learns = told().filter(|told| told.learners.contains(&node.0)).count();
@@ -858,8 +869,9 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     let voters = told.map(|(told, _)| &told.voters[..]).or(here.map(|own| &own.voters[..])).unwrap_or_default();
     let is_missing = |node: &u64| *node != core.node.0 && !core.neighbours.hears(NodeId(*node));
     let missing: Vec<u64> = voters.iter().copied().filter(is_missing).collect();
-    let mut fields = Fields::new(writer, 19);
+    let mut fields = Fields::new(writer, 20);
     fields.number("group", u64::from(group.0));
+    fields.text("merges_into", &core.roster.merges_into(group).map_or(String::new(), |into| into.0.to_string()));
     fields.number("level", own.filter(|own| !is_elsewhere(own)).map_or(0, |own| u64::from(own.level.0)));
     fields.text("slots", &core.slots.text_of(group));
     fields.node("leader", leader);

@@ -67,9 +67,14 @@ impl Core {
             keyspace_bytes: self.keyspace_bytes(),
             reported_keyspace_bytes: self.context.memory.reported_bytes,
             lua_bytes: self.runner.memory_bytes() as u64,
-            groups: self.groups().map(|group| self.figures_of(group)).collect(),
+            groups: self.groups().filter(|group| !self.is_buried(group)).map(|group| self.figures_of(group)).collect(),
             bulletins: self.heard_bulletins(),
         }
+    }
+
+    /// True if the group has gone, and nothing of it is left here.
+    fn is_buried(&self, group: &Group) -> bool {
+        group.is_vacant() && self.context.roster.is_gone(group.id())
     }
 
     pub(super) fn figures_of(&self, group: &Group) -> GroupFigures {

@@ -194,6 +194,7 @@ impl Core {
                 }
                 self.context.take_roster(roster);
                 self.look_for_founded(actions);
+                self.note_gone(actions);
                 self.look_at_slots();
                 if self.context.roster.is_removed(self.context.node) {
                     self.be_expelled(actions);

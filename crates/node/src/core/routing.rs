@@ -5,7 +5,9 @@ use crate::defect::Defect;
 use crate::entry::Durability;
 use crate::event::{Action, CoreId, GroupId, Lane, NodeId, SessionId};
 use crate::group::{Group, LOADING, OUTCOME_UNKNOWN, Proof, Standing};
-use crate::letter::{Claim, DeclinedScript, InquiryKind, Locked, Mail, Origin, PlainRequest, Request, RequestBody};
+use crate::letter::{
+    Claim, DeclinedScript, Fate, InquiryKind, Locked, Mail, Origin, PlainRequest, Request, RequestBody,
+};
 use crate::nearby::{NearRead, Place};
 use crate::relay::{Expired, Purpose, Route, Step};
 use crate::toll::Toll;
@@ -200,6 +202,7 @@ impl Core {
 
     /// Gives up what nobody has answered for too long, and says whether it may have had an effect.
     pub(super) fn expire_requests(&mut self, actions: &mut Vec<Action>) {
+        self.end_with_gone(actions);
         let now = self.now.instant;
         for Expired { group, purpose, is_in_doubt, request } in self.relay.pass_time(now) {
             let text = if is_in_doubt { OUTCOME_UNKNOWN.to_owned() } else { self.context.no_answer(group, now) };
@@ -263,10 +266,17 @@ impl Core {
     ) {
         let now = self.now;
         let is_serving = |group: &&mut Group| group.standing() == Standing::Serving;
-        let Some(asked) = self.group_mut(group).filter(is_serving) else { return };
         let fate = match question {
-            InquiryKind::Fate => asked.testify(transaction),
-            InquiryKind::Ended => asked.has_ended(transaction, now),
+            // It has forgotten nothing that somebody has not ended, and prepares nothing any more.
+            InquiryKind::Fate if self.context.roster.is_gone(group) => Some(Fate::Refused),
+            InquiryKind::Ended if self.context.roster.is_gone(group) => Some(Fate::Ended),
+            _ => {
+                let Some(asked) = self.group_mut(group).filter(is_serving) else { return };
+                match question {
+                    InquiryKind::Fate => asked.testify(transaction),
+                    InquiryKind::Ended => asked.has_ended(transaction, now),
+                }
+            }
         };
         let Some(fate) = fate else { return };
         if node == self.context.node {

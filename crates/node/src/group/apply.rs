@@ -355,6 +355,7 @@ impl Group {
                 self.end_split(group);
                 self.note_split(group, split.map(|split| *split), outlet);
             }
+            What::Ended => self.note_end(outlet),
             What::Risen { level, is_news } => {
                 self.news.has_level |= is_news;
                 if is_news {

@@ -50,7 +50,7 @@ impl Group {
         );
         let is_idle = told.last_index == self.archive_told.last_index && self.leader.builder.is_empty();
         let is_open = self.moment().unix <= outlet.context.moments.latest();
-        if self.is_serving && is_idle && is_open && has_room {
+        if self.is_serving && is_idle && is_open && has_room && !self.is_closed() {
             self.leader.builder.tick();
             self.leader.waiters.push(super::Waiter::Silent);
         }

@@ -45,6 +45,7 @@ impl Group {
             learners: self.membership().learners.clone(),
             followers: followers.collect(),
             halves: self.leader.halves,
+            ended: self.end_told(),
         })
     }
 

@@ -17,12 +17,13 @@ use crate::event::{GroupId, NodeId, Now};
 use crate::letter::Origin;
 use crate::limits;
 use crate::outlet::Outlet;
-use crate::roster::{GROUPS_MAX, Member, Roster};
+use crate::roster::{GROUPS_MAX, Gone, Member, Roster};
 use crate::settings::Settings;
 use crate::timeline::Kind;
 
 impl Group {
-    /// Takes `HOLDFAST REMOVE`, `PREFER`, `PLACE`, `MOVE`, `SPLIT`, `BALANCE`, `GROUPS`, `UPGRADE` or `REBALANCE`.
+    /// Takes `HOLDFAST REMOVE`, `PREFER`, `PLACE`, `MOVE`, `SPLIT`, `MERGE`, `BALANCE`, `GROUPS`, `UPGRADE` or
+    /// `REBALANCE`.
     pub(super) fn govern(
         &mut self,
         words: &[u8],
@@ -40,6 +41,7 @@ impl Group {
             "move" if !outlet.context.is_clustered => Err(NO_CLUSTER.to_owned()),
             "move" => self.want([&text(2), &text(3), &text(4)], group_count),
             "split" => self.divide(&text(2), &text(3), now, outlet),
+            "merge" => self.merge([&text(2), &text(3)], now, outlet),
             "balance" => self.switch_balancing(&text(2)),
             "upgrade" => self.upgrade(&text(2), outlet),
             "groups" => self.ask_for_groups(&text(2), now, outlet),
@@ -68,7 +70,7 @@ impl Group {
         if self.roster().staying().all(|other| other == node) {
             return Err(format!("ERR node {} is the last one: with it the cluster would go", node.0));
         }
-        for group in (0..group_count).map(GroupId) {
+        for group in self.roster().groups(group_count) {
             check_removal(node, fresh(bulletins, group, now)?, self.roster())?;
         }
         // What was checked must still be so when it is applied.
@@ -85,7 +87,8 @@ impl Group {
 
     /// Names the node that leads a group whenever it can.
     fn prefer(&mut self, group: &str, text: &str, bulletins: &Bulletins, group_count: u32) -> Result<bool, String> {
-        let number = group.parse().ok().filter(|group| *group < group_count);
+        let number =
+            group.parse().ok().filter(|group| *group < group_count && !self.roster().is_ending(GroupId(*group)));
         let group = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{group}'"))?;
         let node = if text.eq_ignore_ascii_case("none") {
             None
@@ -117,7 +120,8 @@ impl Group {
         if slots.0 > slots.1 {
             return Err(format!("ERR slot {first} is behind slot {last}"));
         }
-        let number = group.parse().ok().filter(|group| *group < group_count);
+        let number =
+            group.parse().ok().filter(|group| *group < group_count && !self.roster().is_ending(GroupId(*group)));
         let group = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{group}'"))?;
         self.leader.builder.want(slots, group);
         self.leader.waiters.push(Waiter::Silent);
@@ -128,7 +132,8 @@ impl Group {
     fn divide(&mut self, parent: &str, text: &str, now: Now, outlet: &mut Outlet<'_>) -> Result<bool, String> {
         let context = &outlet.context;
         let group_count = self.roster().group_count(context.group_count);
-        let number = parent.parse().ok().filter(|group| *group < group_count);
+        let number =
+            parent.parse().ok().filter(|group| *group < group_count && !self.roster().is_ending(GroupId(*group)));
         let parent = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{parent}'"))?;
         let slots: BTreeSet<Slot> =
             runs_of_text(text)?.into_iter().flat_map(|(first, last)| first..=last).map(Slot).collect();
@@ -159,7 +164,7 @@ impl Group {
             return Err("TRYAGAIN this server is becoming a cluster of one".to_owned());
         }
         // Of those that are about to split off nobody can tell yet where they are led.
-        for group in (0..group_count).map(GroupId) {
+        for group in self.roster().groups(group_count) {
             fresh(&context.bulletins, group, now)?;
         }
         self.check_numbering()?;
@@ -170,6 +175,83 @@ impl Group {
         self.leader.builder.divide(group, parent, &runs_of(slots));
         self.leader.waiters.push(Waiter::Silent);
         Ok(true)
+    }
+
+    /// Merges a group into another one, which gets its slots.
+    fn merge(&mut self, [group, into]: [&str; 2], now: Now, outlet: &mut Outlet<'_>) -> Result<bool, String> {
+        let context = &outlet.context;
+        let group_count = self.roster().group_count(context.group_count);
+        let find = |text: &str| match text.parse().ok().map(GroupId) {
+            Some(group) if self.roster().is_gone(group) => Err(format!("ERR group {} has been merged", group.0)),
+            Some(group) if group.0 < group_count => Ok(group),
+            _ => Err(format!("ERR no group of this cluster is '{text}'")),
+        };
+        let (group, into) = (find(group)?, find(into)?);
+        if group.0 == 0 {
+            return Err("ERR group 0 holds what all nodes must know of the cluster: it cannot be merged".to_owned());
+        }
+        if group == into {
+            return Err(format!("ERR group {} cannot merge into itself", group.0));
+        }
+        if let Some(known) = self.roster().merges_into(group) {
+            return match known == into {
+                true => Ok(false),
+                false => Err(format!("ERR group {} merges into group {} already", group.0, known.0)),
+            };
+        }
+        if let Some(other) = self.roster().merges_into(into) {
+            return Err(format!("ERR group {} is being merged itself, into group {}", into.0, other.0));
+        }
+        if self.roster().merging().any(|(_, other)| other == group) {
+            return Err(format!("TRYAGAIN another group is still merging into group {}", group.0));
+        }
+        let level = self.leader.builder.level();
+        if level < LEVEL_OF_SPLITS {
+            return Err(format!(
+                "ERR groups merge at level {LEVEL_OF_SPLITS}, and the cluster is at level {level}: see HOLDFAST UPGRADE"
+            ));
+        }
+        if self.roster().is_empty() {
+            // See `divide`.
+            self.enlist(self.node, &outlet.context.own);
+            return Err("TRYAGAIN this server is becoming a cluster of one".to_owned());
+        }
+        for other in [group, into] {
+            fresh(&context.bulletins, other, now)?;
+        }
+        self.check_numbering()?;
+        self.batch.of_numbering = self.batch.number;
+        let text = format!("merges into group {}, as requested: its slots move", into.0);
+        outlet.happened(Kind::Placement, Some(group), text);
+        self.leader.builder.merge(group, into);
+        self.leader.waiters.push(Waiter::Silent);
+        Ok(true)
+    }
+
+    /// Logs of groups that have ended that they are removed.
+    fn retire_ended(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+        if self.check_numbering().is_err() {
+            return;
+        }
+        let merging: Vec<GroupId> = self.roster().merging().map(|(group, _)| group).collect();
+        // Where there is a replica, what it holds is known here, whatever others say.
+        let slots = &outlet.context.slots;
+        let is_here = |group: GroupId| outlet.context.routes.get(group.0 as usize).is_some_and(|route| route.is_here);
+        let holds_here = |group: GroupId| is_here(group) && slots.runs().iter().any(|(.., holder)| *holder == group);
+        let is_early = self.defect == Some(Defect::EarlyEnd);
+        let ended: Vec<GroupId> = merging.into_iter().filter(|group| is_early || !holds_here(*group)).collect();
+        for group in ended {
+            let told = fresh(&outlet.context.bulletins, group, now).ok();
+            let early = |told: &Bulletin| is_early.then(|| Gone { index: told.applied, ..Gone::default() });
+            let told = told.and_then(|told| told.ended.clone().or_else(|| early(told)));
+            let is_undisputed = is_early || outlet.context.bulletins.is_undisputed(group, now.instant);
+            if let Some(gone) = told.filter(|_| is_undisputed) {
+                self.batch.of_numbering = self.batch.number;
+                outlet.happened(Kind::Placement, Some(group), "has been merged".to_owned());
+                self.leader.builder.retire(group, &gone);
+                self.leader.waiters.push(Waiter::Silent);
+            }
+        }
     }
 
     /// No other group is being given the next number.
@@ -202,16 +284,17 @@ impl Group {
     fn ask_for_groups(&mut self, text: &str, now: Now, outlet: &mut Outlet<'_>) -> Result<bool, String> {
         let count = text.parse().ok().filter(|count| (1..=GROUPS_MAX).contains(count));
         let count: u32 = count.ok_or_else(|| format!("ERR there can be 1 to {GROUPS_MAX} groups, and not '{text}'"))?;
-        let there = self.roster().group_count(outlet.context.group_count);
+        let gone_count = self.roster().gone().count() as u32;
+        let there = self.roster().group_count(outlet.context.group_count) - gone_count;
         if count < there {
-            return Err(format!("ERR there are {there} groups already, and groups do not go again"));
+            return Err(format!("ERR there are {there} groups already: HOLDFAST MERGE lets one go"));
         }
         if count == there {
             return Ok(false);
         }
         self.check_numbering()?;
         let view = balance::view_of(outlet.context, self.roster(), now.instant);
-        let founded = balance::foundings(&view, count);
+        let founded = balance::foundings(&view, count.saturating_add(gone_count));
         if founded.is_empty() {
             if self.roster().is_empty() {
                 // The node is by itself: the leaders of its groups tell how they are when it is a cluster of one.
@@ -281,7 +364,8 @@ impl Group {
 
     /// Names the nodes that must hold a group.
     fn place(&mut self, group: &str, names: &[String], replicas: usize, group_count: u32) -> Result<bool, String> {
-        let number = group.parse().ok().filter(|group| *group < group_count);
+        let number =
+            group.parse().ok().filter(|group| *group < group_count && !self.roster().is_ending(GroupId(*group)));
         let group = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{group}'"))?;
         if group.0 == 0 {
             return Err("ERR group 0 holds what all nodes must know of the cluster: it lives on all of them".to_owned());
@@ -314,6 +398,7 @@ impl Group {
         self.due.balance = now.instant + limits::BALANCE_INTERVAL;
         let since = now.instant.since(self.leadership.since);
         self.go_on_rising(outlet);
+        self.retire_ended(now, outlet);
         self.grow(now, outlet);
         // A group that is about to come into being is not in the roster yet. One that splits off lives where the other
         // one does: that must not change in between.
@@ -348,8 +433,8 @@ impl Group {
 
     /// Spreads leaders over the nodes that vote.
     fn rebalance(&mut self, context: &Context, group_count: u32, now: Now) -> Result<bool, String> {
-        let told = |group| fresh(&context.bulletins, GroupId(group), now);
-        let groups = (0..group_count).map(told).collect::<Result<Vec<_>, _>>()?;
+        let told = |group| fresh(&context.bulletins, group, now);
+        let groups = self.roster().groups(group_count).map(told).collect::<Result<Vec<_>, _>>()?;
         let Settings { replica_count: replicas, leader_zones, .. } = &*context.settings;
         let spreading = Spreading { roster: self.roster(), replicas: *replicas, group_count, zones: leader_zones };
         let mut any = false;
@@ -370,7 +455,7 @@ impl Group {
         let mut gone = Vec::new();
         for (node, member) in leaving {
             let is_out = |group| fresh(bulletins, group, now).is_ok_and(|told| told.leader != node && !told.has(node));
-            if (0..group_count).map(GroupId).all(is_out) {
+            if self.roster().groups(group_count).all(is_out) {
                 gone.push((node, Member { is_removed: true, ..member.clone() }));
             }
         }

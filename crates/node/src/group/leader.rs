@@ -11,7 +11,7 @@ use stdx::Instant;
 
 use super::pace::Pace;
 use super::{
-    DeferredRead, Held, Inquiry, ReadRound, Waiter, endings, gateways, moving, relief, reservations, transfer,
+    DeferredRead, Held, Inquiry, ReadRound, Waiter, endings, gateways, merge, moving, relief, reservations, transfer,
 };
 use crate::blocking::Lines;
 use crate::bulletin::Halves;
@@ -74,6 +74,8 @@ pub(crate) struct Leader {
     pub(super) mover: moving::Mover,
     /// Where the group would be split, as was told last.
     pub(super) halves: Option<Halves>,
+    /// How far a group is that is to go.
+    pub(super) ending: merge::Ending,
     /// What scripts see of what is not applied yet.
     pub(super) speculation: Speculation,
     /// Sessions with a script that has become a transaction, by node and serial: what they send later waits.
@@ -127,6 +129,7 @@ impl Leader {
             giving: Vec::new(),
             mover: moving::Mover::default(),
             halves: None,
+            ending: merge::Ending::default(),
             speculation: Speculation::new(databases),
             kept_out: BTreeSet::new(),
             sent_back: BTreeMap::new(),

@@ -11,7 +11,7 @@ use crate::balance::{self, Spreading, VoteChange};
 use crate::bulletin::Bulletins;
 use crate::core::Context;
 use crate::defect::Defect;
-use crate::event::{GroupId, NodeId, Now, Room};
+use crate::event::{NodeId, Now, Room};
 use crate::limits;
 use crate::outlet::Outlet;
 use crate::roster::Roster;
@@ -203,7 +203,7 @@ impl Group {
             let node = NodeId(other.node);
             // Anyone who still takes part in another group must hear of the roster. A leader that has not been told of
             // a group takes it that the node does.
-            let mut others = (0..group_count).map(GroupId).filter(|group| *group != self.id);
+            let mut others = roster.groups(group_count).filter(|group| *group != self.id);
             let is_wanted = self.id.0 == 0
                 && (is_heard(node.0) || leads(node))
                 && !roster.is_removed(node)

@@ -182,7 +182,7 @@ impl Group {
 
     /// The slot of a read that another group holds by now.
     pub(super) fn foreign_slot_of_read(&mut self, what: &ReadWhat) -> Option<Slot> {
-        if self.state.slots().is_even() {
+        if self.state.slots().is_even() || self.defect == Some(Defect::KeptLease) {
             return None;
         }
         let mut spans = std::mem::take(&mut self.spans);
@@ -360,6 +360,7 @@ impl Group {
             && !taken.is_empty()
             && !self.leader.locks.is_whole_held()
             && !self.is_barred
+            && !self.is_closed()
             && taken
                 .iter()
                 .all(|(slot, epoch)| *epoch > slots.epoch_of(*slot) && slots.group_of_slot(*slot) != self.id)
@@ -475,7 +476,11 @@ impl Group {
     fn choose_slots(&mut self, roster: &Roster, now: Now, outlet: &mut Outlet<'_>) -> Choice {
         let mut chosen: Vec<Slot> = Vec::new();
         let (mut target, mut bytes, mut is_any_put_off) = (None, 0, false);
-        for (first, last, to) in roster.wanted().filter(|(.., to)| *to != self.id) {
+        // One that is to go gives all that it holds to the group that comes after it, whatever else is wanted of it.
+        let all = roster.merges_into(self.id).map(|into| (0, SLOT_COUNT as u16 - 1, into));
+        let is_early = self.defect == Some(Defect::EarlyEnd);
+        let wanted = roster.wanted().filter(|(.., to)| *to != self.id && all.is_none() && !is_early);
+        for (first, last, to) in wanted.chain(all.filter(|_| !is_early)) {
             for slot in (first..=last).map(Slot) {
                 if self.state.slots().group_of_slot(slot) != self.id || target.is_some_and(|target| target != to) {
                     continue;

@@ -101,6 +101,7 @@ impl Group {
             && self.leader.held_sessions.is_empty()
             && self.leader.kept_out.is_empty()
             && self.leader.sent_back.is_empty()
+            && !self.is_closed()
             && self.defect.is_none()
     }
 
@@ -173,7 +174,11 @@ impl Group {
         {
             return;
         }
-        let Some(request) = self.take_from_gateway(request, now, outlet) else { return };
+        let request = match self.is_closed() {
+            true => self.take_closed(request, outlet),
+            false => Some(request),
+        };
+        let Some(request) = request.and_then(|request| self.take_from_gateway(request, now, outlet)) else { return };
         if let Some(slot) = self.follows_one_sent_back(&request) {
             return self.send_to_slot(slot, request, outlet);
         }

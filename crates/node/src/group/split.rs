@@ -76,7 +76,7 @@ impl Group {
         let bytes_max = context.settings.balance_split_bytes;
         let is_too_large = bytes_max > 0 && self.state.keyspace().memory_bytes() as u64 > bytes_max;
         let is_understood = self.leader.builder.level() >= LEVEL_OF_SPLITS;
-        if !is_too_large || !is_understood || !context.roster.is_balancing() {
+        if !is_too_large || !is_understood || !context.roster.is_balancing() || context.roster.is_ending(self.id) {
             return None;
         }
         // What is to go elsewhere goes first: afterwards there may be nothing to split.

@@ -479,6 +479,9 @@ impl Group {
         match self.state.outcome(transaction) {
             Some(true) => Some(Fate::Committed),
             Some(false) => Some(Fate::Refused),
+            None if self.leader.ending.is_logged => None,
+            // It has prepared none that it has not ended, and prepares none any more.
+            None if self.state.ended().is_some() => Some(Fate::Refused),
             None if self.is_arriving(transaction) => None,
             None => {
                 self.leader.builder.refuse(transaction);

@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use consensus::{Options, Replica, Seed};
+use consensus::{Options, Replica, Role, Seed};
 use journal::Append;
 use stdx::log::Membership;
 use stdx::{Duration, Instant, Prng};
@@ -48,6 +48,8 @@ pub(super) struct Vacancy {
     witnesses: BTreeMap<u64, (u64, Instant)>,
     /// The others do without this replica.
     is_let_go: bool,
+    /// Since when it is known here that the group has gone.
+    gone_since: Option<Instant>,
     stage: Stage,
 }
 
@@ -82,6 +84,11 @@ impl Group {
     /// True if a node has been heard within this time that has led this replica.
     fn was_led_by(&self, node: u64, within: Duration) -> bool {
         self.vacancy.heard.get(&node).is_some_and(|heard| self.last_tick.since(*heard) < within)
+    }
+
+    /// True if any node has been heard just now that leads this replica.
+    pub(super) fn is_led_now(&self) -> bool {
+        self.vacancy.heard.keys().any(|node| self.was_led_by(*node, limits::GONE_PATIENCE))
     }
 
     /// True while what there is is being given up: nobody is heard, and nothing is said.
@@ -216,6 +223,9 @@ impl Group {
             }
             Stage::None => {}
         }
+        if self.has_gone(now, outlet.context) && !self.replica.is_vacant() {
+            return self.leave_gone(outlet);
+        }
         let Membership { voters, learners, .. } = &self.members.applied;
         let is_out = !voters.is_empty() && !voters.contains(&self.node.0) && !learners.contains(&self.node.0);
         // A node that leaves the cluster keeps what it has, as does every node what the metadata group has.
@@ -235,6 +245,25 @@ impl Group {
         }
         self.begin_vacating(outlet);
         true
+    }
+
+    /// The group has gone: nobody needs this replica, whether it leads or not, and whether this node stays or not.
+    fn leave_gone(&mut self, outlet: &mut Outlet<'_>) -> bool {
+        let may_go = !self.holds_beginnings()
+            && self.splits.parent.is_none()
+            && !self.is_installing()
+            && !self.checkpointing.is_running();
+        if may_go {
+            if self.replica.is_leader() {
+                self.change_role(Role::Follower, outlet);
+            }
+            self.begin_vacating(outlet);
+        }
+        may_go
+    }
+
+    pub(super) fn vacancy_gone_since(&mut self, now: Instant) -> &Instant {
+        self.vacancy.gone_since.get_or_insert(now)
     }
 
     fn begin_vacating(&mut self, outlet: &mut Outlet<'_>) {
@@ -310,7 +339,8 @@ impl Group {
         self.vacancy.heard.clear();
         self.vacancy.told_since = None;
         self.vacancy.witnesses.clear();
-        let text = format!("node {} has given up its replica: the group lives on other nodes", self.node.0);
+        let why = if outlet.context.roster.is_gone(self.id) { "has been merged" } else { "lives on other nodes" };
+        let text = format!("node {} has given up its replica: the group {why}", self.node.0);
         outlet.happened(Kind::Placement, Some(self.id), text);
     }
 }

@@ -145,7 +145,7 @@ fn groups_do_not_go_again_and_there_is_a_bound() {
     let mut host = Host::new(2, Settings::default());
     let operator = host.connect(0);
     for (count, why) in
-        [("1", "groups do not go again"), ("0", "there can be 1 to 1024"), ("x", "there can be 1 to 1024")]
+        [("1", "HOLDFAST MERGE lets one go"), ("0", "there can be 1 to 1024"), ("x", "there can be 1 to 1024")]
     {
         let answer = host.run(operator, &format!("HOLDFAST GROUPS {count}"));
         assert!(answer.starts_with("-ERR") && answer.contains(why), "{answer}");

@@ -11,6 +11,7 @@ mod founding;
 mod fuzz;
 mod host;
 mod large;
+mod merge;
 mod monitor;
 mod nearby;
 mod optimism;
@@ -274,7 +275,7 @@ fn a_node_by_itself_is_a_master_without_replicas() {
     assert!(info.contains("role:master connected_slaves:0 master_failover_state:no-failover"), "{info}");
     assert!(host.run(client, "INFO cluster").contains("cluster_enabled:0"));
     let told = host.run(client, "HOLDFAST CLUSTER");
-    assert!(told.starts_with("*18 $4 node $1 1 "), "{told}");
+    assert!(told.starts_with("*20 $4 node $1 1 "), "{told}");
     assert!(told.contains("$5 slots $10 5462-10922 $6 leader $1 1 $9 preferred $-1 $4 here $7 serving"), "{told}");
 }
 

@@ -7,13 +7,13 @@ use stdx::slot::slot_of;
 
 use crate::host::Host;
 
-const TICK: Duration = Duration::from_millis(100);
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 
 /// What group 0 of two must let go, as `HOLDFAST SPLIT` has it.
 const GOING: &str = "4096-8191";
 
 /// Some keys of slots from `first` to `last`.
-fn keys_of(first: u16, last: u16, count: usize) -> Vec<String> {
+pub(crate) fn keys_of(first: u16, last: u16, count: usize) -> Vec<String> {
     let keys = (0..).map(|number| format!("key:{number}"));
     keys.filter(|key| (first..=last).contains(&slot_of(key.as_bytes()).0)).take(count).collect()
 }

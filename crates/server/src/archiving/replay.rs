@@ -178,6 +178,10 @@ pub(super) fn replay(view: &View, group: u32, moment: UnixMillis, progress: impl
         let mut reader = GroupReader::new(&view.archive, group, listing, state.applied().index + 1);
         loop {
             match reader.next().map_err(|problem| anyhow!("{}", told(group, &problem)))? {
+                // Of a group that has ended nothing is lacking.
+                Next::End(_) if state.ended().is_some() => {
+                    return Ok(Replayed { state, base: base_moment, entry_count, bytes, fates, notes });
+                }
                 Next::End(fault) => {
                     let why = fault.map_or_else(|| "the archive ends".to_owned(), |fault| fault.to_string());
                     bail!("group {group}: {why}, before {}", edge::utc(moment));

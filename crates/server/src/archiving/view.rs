@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Result, anyhow, bail, ensure};
 use archive::{Archive, ChangesInfo, End, Fault, GroupReader, Key, Listing, Next, Place, Problem};
 use node::entry::Born;
+use state::NO_LATER;
 use state::cut::moment_of_entry;
 use stdx::log::{Entry, EntryKind};
 use stdx::{Levels, UnixMillis};
@@ -32,6 +33,8 @@ pub(super) struct GroupView {
     pub(super) damage: Option<Fault>,
     /// It came into being while the archive was kept, and is whole: before its log there was no such group.
     pub(super) is_founded: bool,
+    /// The group has ended: nothing of it comes any more.
+    has_ended: bool,
 }
 
 impl View {
@@ -72,7 +75,14 @@ impl View {
                 earliest = listing.bases.first().map(|base| base.moment);
             }
             let is_founded = is_whole && group >= archive.manifest().groups;
-            groups.push(GroupView { listing, end, earliest, damage, is_whole, is_founded });
+            groups.push(GroupView { listing, end, earliest, damage, is_whole, is_founded, has_ended: false });
+        }
+        // The others close what is before their last entries within seconds.
+        let latest = groups.iter().map(|group| group.end.moment.0).max().unwrap_or_default();
+        for (number, group) in (0..).zip(&mut groups) {
+            if group.damage.is_none() && group.end.moment.0 < latest.saturating_sub(ENDED_AFTER_MS) {
+                group.has_ended = has_ended(&archive, number, &group.listing);
+            }
         }
         let changes = archive.list_changes()?;
         Ok(Self { archive, groups, changes })
@@ -159,7 +169,7 @@ fn reaches_back(groups: &[GroupView], born: Born) -> bool {
 impl GroupView {
     /// Nothing of this moment or an earlier one is lacking at the end. More of the latest moment may come.
     pub(super) fn closed(&self) -> UnixMillis {
-        UnixMillis(self.end.moment.0.saturating_sub(1))
+        if self.has_ended { NO_LATER } else { UnixMillis(self.end.moment.0.saturating_sub(1)) }
     }
 
     /// Bytes of its files.
@@ -173,6 +183,26 @@ impl GroupView {
         let (bases, logs) = (self.listing.bases.len(), self.listing.logs.len());
         format!("{}, {}", counted(bases, "base"), counted(logs, "log"))
     }
+}
+
+/// A group that has told nothing for so long, while others have, may have ended.
+const ENDED_AFTER_MS: i64 = 5_000;
+
+/// True if the last of a group's entries that say anything is the one that ended it. Behind it stand only those with
+/// which later leaders began, each perhaps in a log of its own.
+fn has_ended(archive: &Archive, group: u32, listing: &Listing) -> bool {
+    for log in listing.logs.iter().rev() {
+        let mut reader = GroupReader::new(archive, group, listing, log.first);
+        let mut is_end = None;
+        while let Ok(Next::Entries(entries, ..)) = reader.next() {
+            let said = entries.iter().rev().find(|entry| entry.kind == EntryKind::Normal && !entry.data.is_empty());
+            is_end = said.map(|entry| message::entry::is_end(&entry.data)).or(is_end);
+        }
+        if let Some(is_end) = is_end {
+            return is_end;
+        }
+    }
+    false
 }
 
 /// Whether this program can read entries, by the levels at which they were written.

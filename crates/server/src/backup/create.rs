@@ -122,8 +122,8 @@ pub(super) fn attempts(connection: &mut dyn Answers, is_quiet: bool, staging: &P
     let mut last = String::new();
     for _ in 0..ATTEMPTS {
         let name = u128::from_le_bytes(edge::random_bytes().context("cannot read random numbers")?);
-        let mut attempt =
-            Attempt { connection, name, group_count: 0, staging, pace: Pace::new(is_quiet), begun: Instant::now() };
+        let (gone, pace, begun) = (Vec::new(), Pace::new(is_quiet), Instant::now());
+        let mut attempt = Attempt { connection, name, group_count: 0, gone, staging, pace, begun };
         let outcome = attempt.run();
         attempt.pace.end();
         match outcome {
@@ -139,6 +139,8 @@ struct Attempt<'a> {
     connection: &'a mut dyn Answers,
     name: u128,
     group_count: u32,
+    /// Whether each group had gone when the backup began.
+    gone: Vec<bool>,
     staging: &'a Path,
     pace: Pace,
     begun: Instant,
@@ -195,6 +197,9 @@ impl Attempt<'_> {
             return Err(anyhow!("this is no server that makes backups: it answered {reply}").into());
         };
         self.group_count = group_count;
+        // Of a group that has gone there is no part: its place is negative.
+        let is_gone = |place: &Frame| matches!(place, Frame::Integer(place) if *place < 0);
+        self.gone = reply.elements().into_iter().flatten().skip(3).map(is_gone).collect();
         let parts = vec![Part::default(); group_count as usize];
         let moment = UnixMillis(*moment);
         // It never falls, so what has been cut is of no higher one.
@@ -219,7 +224,13 @@ impl Attempt<'_> {
         let identity = identity(self.name, self.group_count);
         let mut files = Vec::new();
         for group in 0..self.group_count {
-            files.push(Some(CheckpointFile::begin(disk.clone(), &identity, group, &mark()).map_err(told)?));
+            let file = CheckpointFile::begin(disk.clone(), &identity, group, &mark()).map_err(told)?;
+            if self.gone.get(group as usize) == Some(&true) {
+                file.finish().map_err(told)?;
+                files.push(None);
+            } else {
+                files.push(Some(file));
+            }
         }
         while files.iter().any(Option::is_some) {
             let mut is_waiting = true;

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::door::{Door, ask_status, list, number, text};
 use super::remove::{Watch, insist};
 
-/// Make more groups, and wait until each holds its share of the slots. Clients continue meanwhile. Groups cannot be
-/// removed.
+/// Make more groups, and wait until each holds its share of the slots. Clients continue meanwhile. `cluster merge`
+/// removes a group.
 #[derive(Debug, Args)]
 pub struct GroupsArguments {
     /// Number of groups in total: one to four for each core of a node serve well.

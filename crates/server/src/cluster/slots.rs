@@ -79,9 +79,12 @@ pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
     })?;
     ensure!(waiting(&status) == 0, "{}", stuck(waiting(&status)));
     let mut connection = door.open()?;
-    let held: Vec<Vec<u16>> = list(&status, "groups").iter().map(|of| slots_of(text(of, "slots"))).collect();
+    // One that is to go gets nothing, and gives what it has anyway.
+    let groups: Vec<&Value> = list(&status, "groups").iter().filter(|of| text(of, "merges_into").is_empty()).collect();
+    let held: Vec<Vec<u16>> = groups.iter().map(|of| slots_of(text(of, "slots"))).collect();
     let weights = if by_bytes { weigh(door, &mut connection, &status)? } else { vec![1; SLOT_COUNT] };
-    let moves = plan(&held, &weights, by_bytes);
+    let mut moves = plan(&held, &weights, by_bytes);
+    moves.iter_mut().for_each(|of| of.to = number(groups[of.to], "group") as usize);
     for Move { slots: (first, last), to } in &moves {
         let [first, last, to] = [u64::from(*first), u64::from(*last), *to as u64].map(|number| number.to_string());
         insist(&mut connection, &["HOLDFAST", "MOVE", &first, &last, &to])?;
@@ -152,7 +155,7 @@ impl Move {
 
     /// How many of them are where they should be.
     fn count_in(&self, status: &Value) -> u64 {
-        let target = list(status, "groups").get(self.to);
+        let target = list(status, "groups").iter().find(|of| number(of, "group") == self.to as u64);
         target.map_or(0, |of| count_of(text(of, "slots"), self.slots))
     }
 }

@@ -12,7 +12,7 @@ use super::remove::{Watch, insist};
 use super::slots::{count_of, parse_slots, slots_of, weigh};
 
 /// Split a group: make another one on the same nodes, with some of its slots, whatever they hold. Clients continue, and
-/// nothing is copied. Slots that are too large to move leave a group in this way. Groups cannot be removed.
+/// nothing is copied. Slots that are too large to move leave a group in this way.
 #[derive(Debug, Args)]
 pub struct SplitArguments {
     /// The group.

@@ -114,7 +114,15 @@ pub fn page(status: &Value) -> String {
         let _ = writeln!(page, "group {} moves to {}", number(group, "group"), nodes.join(" "));
         page.push_str(&on_its_way(status, group));
     }
-    for group in groups.iter().filter(|group| number(group, "to_give") > 0) {
+    let goes = |group: &&Value| !text(group, "merges_into").is_empty();
+    for group in groups.iter().filter(goes) {
+        let (id, into) = (number(group, "group"), text(group, "merges_into"));
+        let _ = match number(group, "to_give") {
+            0 => writeln!(page, "group {id} merges into group {into}: all slots have moved, and it is about to end"),
+            count => writeln!(page, "group {id} merges into group {into}: {count} slots are still to move"),
+        };
+    }
+    for group in groups.iter().filter(|group| number(group, "to_give") > 0 && !goes(group)) {
         let (id, going) = (number(group, "group"), number(group, "to_split"));
         let count = number(group, "to_give").saturating_sub(going);
         let _ = match (going, count) {

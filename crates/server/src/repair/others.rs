@@ -120,9 +120,7 @@ fn judge(first: &Value, status: &Value, identity: &Identity) -> Result<Others, O
     // A node that this one has promised something asks again: no group may be taken for another one, or for gone, that
     // this node may have taken part in.
     if !knows_all(first, status) {
-        return Err(Obstacle::Passing(
-            "the node that was asked lacks what is known of the cluster's groups".to_owned(),
-        ));
+        return Err(Obstacle::Passing("the node that was asked does not know all groups of the cluster".to_owned()));
     }
     let gone = list(status, "gone").iter().filter_map(|gone| u32::try_from(number(gone, "group")).ok());
     let mut groups: BTreeMap<u32, Standing> = gone.map(|group| (group, Standing::Gone)).collect();
@@ -136,7 +134,7 @@ fn judge(first: &Value, status: &Value, identity: &Identity) -> Result<Others, O
     let count = groups.keys().next_back().map_or(0, |last| last + 1).max(identity.group_count);
     if let Some(unknown) = (0..count).find(|group| !groups.contains_key(group)) {
         return lasting(format!(
-            "nobody tells what has become of group {unknown}: what node {own} has promised in it could be forgotten"
+            "no node knows whether group {unknown} exists: a vote of node {own} in it could be forgotten"
         ));
     }
     let contacts = nodes.iter().filter(|node| text(node, "id") != own).filter_map(|node| {
@@ -284,7 +282,7 @@ mod tests {
         later["groups"].as_array_mut().expect("groups").push(founded);
         let damaged = Identity { group_count: 2, ..DAMAGED };
         let Err(Obstacle::Lasting(why)) = judge(&first, &later, &damaged) else { panic!("a vote could be forgotten") };
-        assert!(why.contains("nobody tells what has become of group 1"), "{why}");
+        assert!(why.contains("no node knows whether group 1 exists"), "{why}");
         later["gone"] = json!([{"group": 1, "end": 70}]);
         let others = judge(&first, &later, &damaged).expect("nothing is lost");
         let expected = [

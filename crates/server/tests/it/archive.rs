@@ -274,6 +274,49 @@ fn a_group_that_has_split_off_is_restored_to_any_moment() {
     assert!(told.contains("group 3 had split off from group 0 by then"), "{told}");
 }
 
+/// A group goes while transfers go on, and the server is killed behind that: once while something of the group is left,
+/// and once when nothing is.
+#[test]
+fn an_archive_is_restored_to_moments_before_and_after_a_group_has_gone() {
+    let folder = Folder::new();
+    let (_, address) = archive(&folder);
+    let cluster_port = free_port().to_string();
+    let options = options(&folder, &address).extra(&["--cluster-port", &cluster_port]);
+    let server = Server::start(&options);
+    open_accounts(&mut server.client());
+    let begun = now();
+    let transfers = Transfers::start(&[server.port()]);
+    let port = server.port().to_string();
+    transfers.go_on(20);
+    let told = succeed(&["cluster", "merge", "1", "2", "--port", &port]);
+    assert!(told.contains("group 1 has been merged into group 2"), "{told}");
+    server.kill();
+    let server = Server::start(&options);
+    transfers.go_on(20);
+    server.wait_for_log("has given up its replica: the group has been merged");
+    server.kill();
+    let server = Server::start(&options);
+    transfers.go_on(20);
+    transfers.stop();
+    let mut client = server.client();
+    let (sum, count) = total(&mut client);
+    assert_eq!(sum, ACCOUNTS * BALANCE);
+    wait_until_archived(&mut client);
+    let stopped = now();
+    thread::sleep(Duration::from_millis(5));
+    client.show("SET count 0");
+    wait_until_closed(&address, &stopped);
+    let told = succeed(&["archive", "verify", "--quiet", &address]);
+    assert!(told.contains(": whole, "), "{told}");
+    server.kill();
+    for nth in 1..=6 {
+        let at = if nth == 6 { stopped.clone() } else { between(&begun, &stopped, nth, 6) };
+        let (sum, restored) = restored_total(&folder, &address, &at, 1 + nth % 3);
+        assert_eq!(sum, ACCOUNTS * BALANCE, "at {at}");
+        assert!(nth < 6 || restored == count, "{restored} of {count} transfers at {at}");
+    }
+}
+
 #[test]
 fn damage_and_missing_files_are_named() {
     let folder = Folder::new();

@@ -525,6 +525,10 @@ fn follow_in_python(words: &[&str]) -> bool {
             let port = ports[leader].to_string();
             succeed(&["cluster", "groups", &wanted, "--port", &port]);
         }
+        // One of those that have come into being goes again.
+        if round == 1 {
+            succeed(&["cluster", "merge", "2", "1", "--port", &ports[leader].to_string()]);
+        }
     }
     let count = writers.stop();
     // Everything that would expire has.

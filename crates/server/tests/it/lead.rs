@@ -14,7 +14,8 @@ use stdx::Prng;
 
 use crate::cluster::Cluster;
 use crate::harness::{
-    Client, Folder, PATIENCE, Policy, Server, ServerOptions, Stock, binary, both, number_from_environment, say,
+    Client, Folder, PATIENCE, Policy, Server, ServerOptions, Stock, binary, both, free_port, number_from_environment,
+    say, succeed,
 };
 
 /// Longer than any copy of a few keys, and any restart.
@@ -340,6 +341,48 @@ fn a_stream_goes_on_over_kills_stops_and_checkpoints() {
         thread::sleep(Duration::from_millis(50));
     }
     say(&format!("{rounds} kills and stops, {count} changes, {sums} sums; {compared}"));
+    server.stop();
+}
+
+/// A group goes while a Redis follows, and the server is killed right behind that, and once more when nothing is left
+/// of the group.
+#[test]
+fn a_redis_follows_on_where_a_group_has_gone() {
+    let folder = Folder::new();
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &[]) else { return };
+    let cluster_port = free_port().to_string();
+    let options = ServerOptions::new(&folder.path().join("data")).extra(&["--cores", "3", "--cluster-port"]);
+    let options = options.extra(&[&cluster_port]);
+    let mut server = Server::start(&options);
+    fill(&server);
+    let writers = Writers::start(server.port());
+    stock.client().call(&["REPLICAOF", "127.0.0.1", &server.port().to_string()]);
+    wait_until_linked(&stock);
+    let told = succeed(&["cluster", "merge", "2", "0", "--port", &server.port().to_string()]);
+    assert!(told.contains("group 2 has been merged"), "{told}");
+    let mut sums = look(&stock, Duration::from_millis(500));
+    server.kill();
+    server = Server::start(&options);
+    wait_until_linked(&stock);
+    sums += look(&stock, Duration::from_millis(500));
+    server.wait_for_log("has given up its replica: the group has been merged");
+    sums += look(&stock, Duration::from_millis(500));
+    assert!(!server.log().contains("parts of a transaction have not come"), "{}", server.log());
+    // The log that is told again begins behind the moves.
+    assert_eq!(server.client().show("SAVE"), "OK");
+    server.kill();
+    server = Server::start(&options);
+    wait_until_linked(&stock);
+    let begun = Instant::now();
+    while number(&mut server.client(), "stream_continued") == 0 {
+        assert!(begun.elapsed() < PATIENCE, "it does not go on where it was: {}", server.log());
+        thread::sleep(Duration::from_millis(20));
+    }
+    sums += look(&stock, Duration::from_millis(500));
+    let count = writers.stop();
+    wait_until_same(&server, &stock);
+    assert_eq!(number(&mut server.client(), "stream_full_copies"), 0, "{}", server.log());
+    say(&format!("{count} changes, {sums} sums; {}", compare(&server, &stock)));
     server.stop();
 }
 

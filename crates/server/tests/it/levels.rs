@@ -78,6 +78,9 @@ fn a_cluster_is_rolled_forward_back_and_forward_and_then_nobody_goes_back() {
     roll(&mut cluster, 0, true);
     let (is_raised, why) = cluster.tool(0, &["upgrade", "--yes"]);
     assert!(!is_raised && why.contains("not known by"), "two nodes do not know it: {why}");
+    // What older versions do not know waits for the level.
+    let (is_done, why) = cluster.tool(0, &["merge", "1", "0"]);
+    assert!(!is_done && why.contains("groups merge at level 2, and the cluster is at level 1"), "{why}");
     roll(&mut cluster, 0, false);
     (0..NODES).for_each(|node| roll(&mut cluster, node, true));
     assert_eq!(info(&cluster, 0, "cluster_level"), "1", "it does not rise by itself");

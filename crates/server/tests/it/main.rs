@@ -25,6 +25,7 @@ mod levels;
 mod liar;
 mod link;
 mod manual;
+mod merge;
 mod migrate;
 mod migrate_cluster;
 mod migrate_keys;

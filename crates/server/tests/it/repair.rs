@@ -141,6 +141,31 @@ fn a_node_with_a_flipped_bit_in_its_log_or_checkpoint_is_filled_again_by_the_oth
 }
 
 #[test]
+fn a_node_is_filled_again_in_a_cluster_in_which_groups_came_and_went() {
+    let mut cluster = Cluster::start_with_groups(3, 2);
+    write(&cluster, 0, 0..80);
+    let (is_done, told) = cluster.tool(0, &["groups", "3"]);
+    assert!(is_done, "{told}");
+    // Now there are as many as at first, with other numbers.
+    let (is_done, told) = cluster.tool(0, &["merge", "1", "0"]);
+    assert!(is_done && told.contains("group 1 has been merged"), "{told}");
+    write(&cluster, 0, 80..120);
+    cluster.kill(2);
+    let log = newest_log(&cluster.options_of(2));
+    let records = all_records(&log);
+    flip(&log, records[records.len() / 2].0 + 40, 3);
+    refused(&cluster, 2, &log);
+    let (is_done, told) = repair(&cluster, 2, 0, &[]);
+    assert!(is_done && told.contains("The other nodes hold all of 2 groups") && told.contains("Repaired: "), "{told}");
+    cluster.restart(2);
+    wait_until_filled(&mut cluster, 0);
+    cluster.kill(0);
+    write(&cluster, 2, 120..125);
+    verify(&cluster, 2, 125);
+    cluster.restart(0);
+}
+
+#[test]
 fn a_second_damaged_node_is_refused_and_left_as_it_is() {
     let mut cluster = Cluster::start(3);
     write(&cluster, 0, 0..60);

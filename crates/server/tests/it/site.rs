@@ -316,6 +316,44 @@ fn groups_that_are_founded_at_the_near_side_are_followed_without_a_copy() {
     near.stop();
 }
 
+/// Two groups of the near side go: one while the line is cut, and the near side dies right behind that.
+#[test]
+fn groups_of_the_near_side_go_and_the_far_side_follows_without_a_copy() {
+    let sites = Sites::new(0, &["--checkpoint-log-bytes", "1048576"]);
+    let mut near = Server::start(&sites.near);
+    open_accounts(near.port());
+    let far = Server::start(&sites.far);
+    wait_until_level(near.port(), far.port(), "begin");
+    let writers = Writers::start(&[near.port()], 2, PAUSE, change);
+    let port = sites.near.port.to_string();
+    let ask = |words: &[&str]| succeed(&[&["cluster"], words, &["--port", &port]].concat());
+    assert!(ask(&["groups", "4"]).contains("there are 4 groups"));
+    sites.line.cut();
+    let mut sums = watch(far.port(), Duration::from_millis(500));
+    assert!(ask(&["merge", "3", "0"]).contains("group 3 has been merged"));
+    near.kill();
+    near = Server::start(&sites.near);
+    near.wait_for_log("has given up its replica: the group has been merged");
+    sums += watch(far.port(), Duration::from_millis(500));
+    assert!(ask(&["merge", "1", "2"]).contains("group 1 has been merged"));
+    // What comes next has a number that the far side has not heard of.
+    assert!(ask(&["groups", "3"]).contains("there are 3 groups"));
+    sums += watch(far.port(), Duration::from_millis(500));
+    let count = writers.stop();
+    wait_until_level(near.port(), far.port(), "end");
+    wait_until("both hold the same", || contents(near.port()) == contents(far.port()));
+    assert_eq!(told(&mut far.client(), "site_copies_taken").as_deref(), Some("1"), "the first");
+    say(&format!("{count} changes, {sums} sums at the far side while groups went"));
+    far.stop();
+    // The copy for another one is without them.
+    let other = ServerOptions::new(&sites.folder.path().join("other"));
+    let other = Server::start(&other.extra(&["--cores", "2", "--follow", &sites.line.address()]));
+    wait_until_level(near.port(), other.port(), "other");
+    wait_until("it holds the same", || contents(near.port()) == contents(other.port()));
+    other.stop();
+    near.stop();
+}
+
 #[test]
 fn a_slow_line_costs_the_near_side_disk_alone_and_is_told() {
     let sites = Sites::new(20_000, &[]);

@@ -43,9 +43,9 @@ fn wait_for(what: &str, server: &Server, mut holds: impl FnMut() -> bool) {
 }
 
 /// By counter, how often its client was told that it had counted, and how often it had asked.
-type Counted = Arc<Mutex<BTreeMap<usize, (i64, i64)>>>;
+pub(crate) type Counted = Arc<Mutex<BTreeMap<usize, (i64, i64)>>>;
 
-fn count_up(port: u16, ends: &AtomicBool, counted: &Counted) {
+pub(crate) fn count_up(port: u16, ends: &AtomicBool, counted: &Counted) {
     let mut turn = 0;
     while !ends.load(Ordering::Relaxed) {
         let Some(mut client) = Client::try_connect(port) else {
@@ -63,6 +63,18 @@ fn count_up(port: u16, ends: &AtomicBool, counted: &Counted) {
                 _ => break,
             }
         }
+    }
+}
+
+/// Each counter is what its clients were told, or what they had asked for and not heard of.
+#[track_caller]
+pub(crate) fn verify_counted(client: &mut Client, counted: &Counted) {
+    for (counter, (told, asked)) in counted.lock().expect("nobody panics").iter() {
+        let Frame::Bulk(count) = client.call(&["GET".to_owned(), format!("counter:{counter}")]) else {
+            panic!("counter {counter} is gone");
+        };
+        let count: i64 = String::from_utf8_lossy(&count).parse().expect("a number");
+        assert!((*told..=*asked).contains(&count), "counter {counter} is {count}: told {told} times, asked {asked}");
     }
 }
 
@@ -105,14 +117,8 @@ fn a_server_splits_its_groups_and_is_killed_right_behind_each_split() {
         assert_eq!(client.show(&format!("GET fixed:{place}")), format!("\"{place}\""));
         assert_eq!(client.show(&format!("HGET {{fixed:7}}hash field{place}")), format!("\"{place}\""));
     }
+    verify_counted(&mut client, &counted);
     let counted = counted.lock().expect("nobody panics");
-    for (counter, (told, asked)) in counted.iter() {
-        let Frame::Bulk(count) = client.call(&["GET".to_owned(), format!("counter:{counter}")]) else {
-            panic!("counter {counter} is gone");
-        };
-        let count: i64 = String::from_utf8_lossy(&count).parse().expect("a number");
-        assert!((*told..=*asked).contains(&count), "counter {counter} is {count}: told {told} times, asked {asked}");
-    }
     assert_eq!(client.show("DBSIZE"), format!("(integer) {}", 501 + counted.len()));
     for (words, why) in [
         (["split", "9", "--slots", "1"], "no group of this cluster is '9'"),

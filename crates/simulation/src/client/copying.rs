@@ -1,6 +1,7 @@
 //! A client that makes a backup, as `holdfast backup create` does, and looks at what it holds: the money of all
 //! accounts at one moment.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use keyspace::{Keyspace, Layout, Moment, Str, Tuning, ValueRef};
@@ -24,6 +25,8 @@ pub(super) struct Copying {
     account_count: u64,
     /// Where groups were cut, and at which moment.
     places: Vec<u64>,
+    /// Groups that had gone by then: there is no part of them.
+    gone: BTreeSet<u32>,
     moment: UnixMillis,
     tables: Tables,
 }
@@ -82,10 +85,12 @@ impl Client {
                 };
                 let (groups, moment) = (*groups, *moment);
                 let place = |reply: &Reply| match reply {
-                    Reply::Integer(place) => Some(place.cast_unsigned()),
+                    Reply::Integer(place) => Some(*place),
                     _ => None,
                 };
-                copying.places = places.iter().filter_map(place).collect();
+                let places: Vec<i64> = places.iter().filter_map(place).collect();
+                copying.places = places.iter().map(|place| place.unsigned_abs()).collect();
+                copying.gone = (0..).zip(places).filter(|(_, place)| *place < 0).map(|(group, _)| group).collect();
                 copying.moment = UnixMillis(moment);
                 copying.group_count = u32::try_from(groups).map_err(|_| "a strange number of groups".to_owned())?;
             }
@@ -94,6 +99,9 @@ impl Client {
             Reply::Bulk(Some(chunk)) => copying.chunks.push(chunk.clone()),
             Reply::Bulk(None) => {
                 copying.take_group()?;
+                while copying.gone.contains(&copying.group) {
+                    copying.take_group()?;
+                }
                 if copying.group == copying.group_count {
                     if copying.account_count != ACCOUNT_COUNT {
                         return Err(format!("a backup holds {} accounts", copying.account_count));

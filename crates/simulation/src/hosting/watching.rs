@@ -178,7 +178,27 @@ impl Universe {
         replicas.max_by_key(|group| group.applied()).map(Group::roster)
     }
 
-    /// How many groups the cluster has, as those know it who are furthest.
+    /// The groups that the cluster has, as those know it who are furthest: those that have gone left out.
+    pub(crate) fn living_groups(&self) -> Vec<u32> {
+        let is_gone = |group: &u32| self.roster().is_some_and(|roster| roster.is_gone(GroupId(*group)));
+        (0..self.groups()).filter(|group| !is_gone(group)).collect()
+    }
+
+    /// True if no group is on its way out.
+    pub(crate) fn has_finished_merges(&self) -> bool {
+        self.roster().is_none_or(|roster| roster.merging().next().is_none())
+    }
+
+    /// True if nothing is left of groups that have gone.
+    fn has_buried_gone(&self) -> bool {
+        let Some(roster) = self.roster() else { return true };
+        let members = self.members();
+        let processes = members.iter().filter_map(|machine| self.machines[*machine].process.as_ref());
+        let mut groups = processes.flat_map(|process| &process.cores).flat_map(|host| host.core.groups());
+        groups.all(|group| group.is_vacant() || !roster.is_gone(group.id()))
+    }
+
+    /// How many groups the cluster has ever had, as those know it who are furthest.
     pub(crate) fn groups(&self) -> u32 {
         self.roster().map_or(self.group_count, |roster| roster.group_count(self.group_count))
     }
@@ -231,8 +251,8 @@ impl Universe {
         // This is asked after every step, and a digest reads all that a replica holds: so they are taken only when
         // nothing else is amiss in any group.
         let groups: Option<Vec<Vec<&Group>>> =
-            (0..self.groups()).map(|group| self.replicas_of_one_length(group)).collect();
-        groups.is_some_and(|groups| {
+            self.living_groups().into_iter().map(|group| self.replicas_of_one_length(group)).collect();
+        groups.filter(|_| self.has_buried_gone()).is_some_and(|groups| {
             groups.iter().all(|replicas| {
                 let digest = replicas[0].digest();
                 replicas[1..].iter().all(|replica| replica.digest() == digest)
@@ -274,7 +294,7 @@ impl Universe {
         let processes = members.iter().filter_map(|machine| self.machines[*machine].process.as_ref());
         let groups: Vec<_> = processes.flat_map(|process| &process.cores).flat_map(|host| host.core.groups()).collect();
         let leads = |group: &Group| group.is_leader() && group.standing() == Standing::Serving;
-        (0..self.groups()).all(|number| groups.iter().any(|group| group.id().0 == number && leads(group)))
+        self.living_groups().into_iter().all(|number| groups.iter().any(|group| group.id().0 == number && leads(group)))
     }
 
     /// True if nothing that anybody asked for is under way: no gateway waits for a group or drives a transaction, none

@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use node::entry;
 use node::event::NodeId;
+use node::roster::Gone;
 use resp::Args;
 use stdx::leb128;
 
@@ -275,6 +276,7 @@ impl Universe {
             leader: NodeId(machine as u64 + 1),
             term: 1 << self.some(60),
             applied: 1 << self.some(60),
+            ended: self.luck(2).then(|| Gone { index: 1 << self.some(20), given: Vec::new() }),
             ..node::bulletin::Bulletin::default()
         };
         let mut lie = vec![BULLETIN];

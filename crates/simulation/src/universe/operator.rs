@@ -72,12 +72,23 @@ impl Universe {
     /// An operator wants more groups. The balancer gives each its share of the slots. Or one must split.
     pub(super) fn found_groups(&mut self, asked: usize) {
         self.meet_all(Fault::Growth);
-        if self.faults.splits && self.prng.chance(2, 3) {
+        if self.faults.splits && self.prng.chance(if self.faults.merges { 1 } else { 2 }, 3) {
             return self.split_group(asked);
+        }
+        if self.faults.merges && self.prng.chance(1, 2) {
+            return self.merge_groups(asked);
         }
         let more = 1 + self.prng.below(2) as u32;
         let count = (self.groups() + more).min(self.group_count + GROUPS_FOUNDED_MAX);
         self.tell_as_operator(asked, format!("HOLDFAST GROUPS {count}\r\n").into_bytes());
+    }
+
+    /// A group must go, and another one gets its slots.
+    fn merge_groups(&mut self, asked: usize) {
+        let living = self.living_groups();
+        let group = living[self.some(living.len() as u64) as usize];
+        let into = living[self.some(living.len() as u64) as usize];
+        self.tell_as_operator(asked, format!("HOLDFAST MERGE {group} {into}\r\n").into_bytes());
     }
 
     /// A group must split at the slot of a key that clients use.

@@ -35,6 +35,10 @@ const RESERVATION_MAX: u64 = ns(limits::RESERVATION_BEGIN_MAX) * 21 / 20 + ns(li
 /// that is gone gets it, or starts over.
 const SETTLED_MAX: u64 = LOCK_MAX + ns(limits::LOCK_WAIT_RENEWAL) + ns(limits::REQUEST_PATIENCE);
 
+/// The longest that groups take that are to go: all their slots move, several at a time, and what is known of
+/// transactions is forgotten.
+const MERGES_MAX: u64 = 120 * SECOND;
+
 /// The longest that a lease is believed in which a clock at half speed measures.
 pub(super) const UNSOUND_LEASE_MAX: u64 = 3 * SECOND;
 
@@ -71,7 +75,10 @@ impl Universe {
         if !self.live_until(deadline, Self::has_finished_changes) {
             return self.fail_in_peace("and a node still leaves");
         }
-        if !self.live_until(deadline, Self::is_led) {
+        if !self.live_until(deadline + MERGES_MAX, Self::has_finished_merges) {
+            return self.fail_in_peace("and a group that is to go has not gone");
+        }
+        if !self.live_until(deadline + MERGES_MAX, Self::is_led) {
             return self.fail_in_peace("and a group has no leader");
         }
         if self.plan.levels && !self.live_until(deadline, Self::is_risen) {
@@ -116,6 +123,9 @@ impl Universe {
             return self.fail(Invariant::Zoned, format!("{} s of peace, and {reason}", LIVENESS_MAX / SECOND));
         }
         let has_converged = self.live_until(deadline + SETTLED_MAX, Self::has_converged);
+        if has_converged && self.roster().is_some_and(|roster| roster.gone().next().is_some()) {
+            self.probes.reach("a group was gone at the end");
+        }
         if !has_converged && self.failure.is_none() && !self.may_lack_a_quorum() {
             let reason =
                 format!("{} s of peace, and the replicas do not agree: {}", LIVENESS_MAX / SECOND, self.standing());

@@ -368,9 +368,11 @@ impl Universe {
         let is_level = |this: &Self| {
             let site = this.site.as_ref().filter(|site| site.far.is_level);
             let reaches = |site: &SecondSite| {
+                let living = this.living_groups();
                 let mut groups = (0..this.groups()).zip(&site.far.position.places);
                 let is_there = |(group, place): (u32, &u64)| {
-                    this.replicas_of_one_length(group).is_some_and(|replicas| replicas[0].applied() <= *place)
+                    !living.contains(&group)
+                        || this.replicas_of_one_length(group).is_some_and(|replicas| replicas[0].applied() <= *place)
                 };
                 site.far.position.places.len() >= this.groups() as usize && groups.all(is_there)
             };
@@ -408,7 +410,7 @@ impl Universe {
         }
         self.probes.reach("a far site lacked nothing");
         let site = self.site.take().expect("just seen");
-        let states = (0..self.groups()).filter_map(|group| {
+        let states = self.living_groups().into_iter().filter_map(|group| {
             let replicas = self.replicas_of_one_length(group)?;
             Some(replicas[0].state())
         });

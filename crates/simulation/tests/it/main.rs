@@ -101,8 +101,8 @@ fn a_cluster_of_which_all_addresses_have_changed_is_one_again() {
 /// could not answer.
 #[test]
 fn a_node_that_is_found_hears_where_the_others_are() {
-    for seed in [5_100, 5_105] {
-        let growing = Plan { growth: true, moves: true, ..plan(seed, 3, Durability::Always) };
+    for (seed, moves) in [(5_100, true), (5_105, true), (3_141, false), (3_153, false)] {
+        let growing = Plan { growth: true, moves, ..plan(seed, 3, Durability::Always) };
         assert_eq!(run(&growing).failure, None, "seed {seed}");
     }
 }
@@ -229,6 +229,27 @@ fn a_balancer_that_splits_again_and_again_is_caught() {
         run(&broken).failure.is_some_and(|failure| failure.starts_with("one-split"))
     });
     assert!(caught, "a split began before the one before it had come about, and nobody noticed");
+}
+
+/// Groups go while everything else goes wrong: what they held is elsewhere, and nothing of them is left.
+#[test]
+fn groups_go_again_through_all_faults() {
+    let awaited = ["a group was gone at the end"];
+    all_seen(3_000..3_012, 0, &awaited, |seed| {
+        let nodes = 3 + (seed % 3) as usize;
+        Plan { growth: true, moves: seed % 2 == 0, ..plan(seed, nodes, Durability::Always) }
+    });
+}
+
+#[test]
+fn a_group_that_goes_too_early_or_answers_too_long_is_caught() {
+    for canary in [Canary::EarlyEnd, Canary::KeptLease] {
+        let caught = (0..CAUGHT_WITHIN).any(|seed| {
+            let broken = Plan { growth: true, canary: Some(canary), ..plan(seed, 3, Durability::Always) };
+            run(&broken).failure.is_some()
+        });
+        assert!(caught, "{canary:?}");
+    }
 }
 
 /// A far cluster that follows over a thin line never holds half of anything, and in the end it holds what there is.

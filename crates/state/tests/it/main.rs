@@ -202,8 +202,8 @@ fn a_level_comes_with_the_log_and_is_saved_where_an_older_version_expects_nothin
     assert_eq!(first.level(), Level(2));
     assert_ne!(first.digest(), digest_before);
     let saved = first.save();
-    // The level, that no participants of transactions are kept, and that no group has split off.
-    assert_eq!(saved.len(), saved_before.len() + 3, "at level 1 there is nothing that an older version does not know");
+    // The level, that no participants of transactions are kept, that no group has split off, and that this one goes on.
+    assert_eq!(saved.len(), saved_before.len() + 4, "at level 1 there is nothing that an older version does not know");
     let mut second = state();
     assert_eq!(second.replace(keyspace(), &saved, first.applied()).digest(), keyspace().digest());
     assert_eq!(second.level(), Level(2));
