@@ -60,7 +60,7 @@ pub struct RecoverArguments {
 /// What an operator must know.
 pub fn run(arguments: &RecoverArguments) -> Result<()> {
     if !arguments.compare.is_empty() {
-        return compare::run(&arguments.compare);
+        return compare::run(&arguments.compare, &mut Pace::new(arguments.quiet));
     }
     let mut pace = Pace::new(arguments.quiet);
     let outcome = Recovery::open(&arguments.data_dir, &mut pace).and_then(|recovery| {

@@ -1,19 +1,24 @@
 //! `holdfast recover --compare`: which of several survivors has most.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use journal::RecoveredGroup;
+use node::GroupId;
+use state::Beginnings;
 
 use super::Found;
+use crate::backup::Pace;
 
 /// The end of a group's log: term and index of its last entry. The later term has what the earlier one had committed,
 /// and in one term the longer log has what the shorter one has.
 type End = (u64, u64);
 
 /// Looks into each, and prints a table.
-pub fn run(directories: &[PathBuf]) -> Result<()> {
+pub fn run(directories: &[PathBuf], pace: &mut Pace) -> Result<()> {
     ensure!(directories.len() > 1, "name two directories or more");
-    let mut ends: Vec<Vec<End>> = Vec::new();
+    let (mut all, mut ends): (Vec<Found>, Vec<Vec<End>>) = (Vec::new(), Vec::new());
     let mut cluster = None;
     for directory in directories {
         let found = Found::look(directory)?;
@@ -25,12 +30,27 @@ pub fn run(directories: &[PathBuf]) -> Result<()> {
             directories[0].display()
         );
         ends.push(found.groups().map(|(_, group)| group.map_or((0, 0), end_of)).collect());
+        all.push(found);
+    }
+    // A node gives up the log of a group that was merged into another one: who still has it is not further.
+    let furthest = (0..all.len()).max_by_key(|directory| ends[*directory].first().copied());
+    let merged = furthest.map_or_else(|| Ok(BTreeSet::new()), |directory| all[directory].merged_groups(pace))?;
+    pace.end();
+    for group in &merged {
+        for end in ends.iter_mut().filter_map(|ends| ends.get_mut(*group as usize)) {
+            *end = (0, 0);
+        }
     }
     let mut rows = vec![vec!["directory".to_owned()]];
-    rows[0].extend((0..ends[0].len()).map(|group| format!("group {group}: term, last entry")));
+    let group_count = ends.iter().map(Vec::len).max().unwrap_or(0);
+    rows[0].extend((0..group_count).map(|group| format!("group {group}: term, last entry")));
     for (directory, ends) in directories.iter().zip(&ends) {
         let mut row = vec![directory.display().to_string()];
-        row.extend(ends.iter().map(|(term, index)| format!("{term}, {index}")));
+        row.extend((0..group_count).map(|group| match ends.get(group) {
+            _ if u32::try_from(group).is_ok_and(|group| merged.contains(&group)) => "merged".to_owned(),
+            Some((term, index)) => format!("{term}, {index}"),
+            None => "0, 0".to_owned(),
+        }));
         rows.push(row);
     }
     let mut page = String::new();
@@ -52,7 +72,22 @@ pub fn run(directories: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-fn end_of(group: &journal::RecoveredGroup) -> End {
+impl Found {
+    /// The groups that have been merged into others, as far as the log of group 0 tells.
+    fn merged_groups(&mut self, pace: &mut Pace) -> Result<BTreeSet<u32>> {
+        let numbers: Vec<u32> = self.groups().map(|(group, _)| group).collect();
+        // They are vacated, and others may be.
+        if !self.groups().any(|(_, group)| group.is_some_and(RecoveredGroup::is_vacated)) {
+            return Ok(BTreeSet::new());
+        }
+        let of_log = self.recovered.groups.remove(&0).unwrap_or_default();
+        let replayed = self.replay(0, of_log, None, &mut Beginnings::default(), pace)?;
+        let roster = replayed.state.roster();
+        Ok(numbers.into_iter().filter(|group| roster.is_gone(GroupId(*group))).collect())
+    }
+}
+
+fn end_of(group: &RecoveredGroup) -> End {
     let of_checkpoint = group.checkpoint.as_ref().map_or((0, 0), |mark| (mark.term, mark.index));
     group.entries.last().map_or(of_checkpoint, |entry| (entry.term, entry.index))
 }
