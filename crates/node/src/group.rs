@@ -223,6 +223,8 @@ enum ReadWhat {
     Place(u64),
     /// How many other nodes hold the log up to this place.
     Holders(u64),
+    /// Whether a transaction, which another group has committed, has ended here; for that group.
+    Ended(TransactionId, GroupId),
     /// Whether the leader obeys parameters of which it has heard.
     Obeys,
     /// Whether the group has begun its part of the backup that this transaction makes.

@@ -10,7 +10,7 @@ use crate::core::Context;
 use crate::entry::put_words;
 use crate::event::{Action, CoreId, GroupId, Lane, Level, NodeId};
 use crate::group::{Committed, Observed, Proof};
-use crate::letter::{InquiryKind, Letter, Mail, Origin, Piece, PlainRequest, RequestBody};
+use crate::letter::{Fate, InquiryKind, Letter, Mail, Origin, Piece, PlainRequest, RequestBody};
 use crate::limits;
 use crate::pubsub;
 use crate::relay::Step;
@@ -302,6 +302,22 @@ impl Outlet<'_> {
                 let core = self.core_of(group);
                 self.mail(core, Mail::Inquire { transaction, from, node: own, group, question });
             }
+        }
+    }
+
+    /// Tells a participant, whose leader on `node` has asked, what another one knows of a transaction.
+    pub(crate) fn testify(
+        &mut self,
+        transaction: TransactionId,
+        (asker, node): (GroupId, NodeId),
+        from: GroupId,
+        fate: Fate,
+    ) {
+        if node == self.context.node {
+            let core = self.core_of(asker);
+            self.mail(core, Mail::Testimony { transaction, group: asker, from, fate });
+        } else {
+            self.send(node, asker, Lane::Log, wire::encode_testimony(transaction, asker, from, fate));
         }
     }
 

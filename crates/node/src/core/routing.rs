@@ -4,7 +4,7 @@ use super::{Core, NOTHING_DONE};
 use crate::defect::Defect;
 use crate::entry::Durability;
 use crate::event::{Action, CoreId, GroupId, Lane, NodeId, SessionId};
-use crate::group::{Group, LOADING, OUTCOME_UNKNOWN, Proof, Standing};
+use crate::group::{LOADING, OUTCOME_UNKNOWN, Proof, Standing};
 use crate::letter::{
     Claim, DeclinedScript, Fate, InquiryKind, Locked, Mail, Origin, PlainRequest, Request, RequestBody,
 };
@@ -265,29 +265,24 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         let now = self.now;
-        let is_serving = |group: &&mut Group| group.standing() == Standing::Serving;
-        let fate = match question {
+        if self.context.roster.is_gone(group) {
             // It has forgotten nothing that somebody has not ended, and prepares nothing any more.
-            InquiryKind::Fate if self.context.roster.is_gone(group) => Some(Fate::Refused),
-            InquiryKind::Ended if self.context.roster.is_gone(group) => Some(Fate::Ended),
-            _ => {
-                let Some(asked) = self.group_mut(group).filter(is_serving) else { return };
-                match question {
-                    InquiryKind::Fate => asked.testify(transaction),
-                    InquiryKind::Ended => asked.has_ended(transaction, now),
+            let fate = match question {
+                InquiryKind::Fate => Fate::Refused,
+                InquiryKind::Ended => Fate::Ended,
+            };
+            let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+            return outlet.testify(transaction, (asker, node), group, fate);
+        }
+        self.with_group(group, actions, |asked, outlet| match question {
+            _ if asked.standing() != Standing::Serving => {}
+            InquiryKind::Fate => {
+                if let Some(fate) = asked.testify(transaction) {
+                    outlet.testify(transaction, (asker, node), group, fate);
                 }
             }
-        };
-        let Some(fate) = fate else { return };
-        if node == self.context.node {
-            let to = router::core_of(asker, self.context.core_count);
-            let mail = Mail::Testimony { transaction, group: asker, from: group, fate };
-            self.outbox.push(self.context.core, to, mail);
-        } else {
-            let mut bytes = wire::encode_testimony(transaction, asker, group, fate);
-            wire::stamp(&mut bytes, self.context.moments.latest());
-            actions.push(Action::Send { to: node, group: asker, lane: Lane::Log, bytes });
-        }
+            InquiryKind::Ended => asked.asked_for_ending(transaction, (asker, node), now, outlet),
+        });
     }
 
     pub(crate) fn progress(&mut self, progress: Progress, actions: &mut Vec<Action>) {

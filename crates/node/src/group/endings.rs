@@ -15,9 +15,9 @@ use std::ops::Bound;
 
 use stdx::Instant;
 
-use super::{Group, Waiter};
+use super::{Group, ReadWhat, Waiter};
 use crate::defect::Defect;
-use crate::event::{GroupId, Now, Room};
+use crate::event::{GroupId, NodeId, Now, Room};
 use crate::letter::Fate;
 use crate::limits;
 use crate::outlet::Outlet;
@@ -114,15 +114,28 @@ impl Group {
         }
     }
 
-    /// Tells a participant that has committed a transaction whether this one has ended it, too. There is no answer
-    /// until it has; the asker asks again.
+    /// A participant that has committed a transaction asks whether this one has ended it, too. It is told as soon as
+    /// it is sure that this replica leads: under a lease, or when a quorum has confirmed it. A leader whose hand-over
+    /// has failed has no lease for the rest of its term.
+    pub(crate) fn asked_for_ending(
+        &mut self,
+        transaction: TransactionId,
+        (asker, node): (GroupId, NodeId),
+        now: Now,
+        outlet: &mut Outlet<'_>,
+    ) {
+        self.read_for_node(node, ReadWhat::Ended(transaction, asker), now, outlet);
+    }
+
+    /// Tells a participant whether this one has ended a transaction. There is no answer until it has; the asker asks
+    /// again.
     ///
-    /// What was committed had been prepared here before. So if all is applied that is committed, and there is nothing
-    /// prepared, it has ended; one that does not know yet that another leads might lack both.
-    pub(crate) fn has_ended(&self, transaction: TransactionId, now: Now) -> Option<Fate> {
-        let knows_all = (self.is_alone() || self.replica.has_lease(now.instant))
-            && self.applied() >= self.replica.committed_index();
-        (knows_all && !self.state.prepared().contains_key(&transaction)).then_some(Fate::Ended)
+    /// What was committed had been prepared here before. All that was committed when the question came is applied, so
+    /// if there is nothing prepared, it has ended.
+    pub(super) fn tell_ending(&self, transaction: TransactionId, asker: (GroupId, NodeId), outlet: &mut Outlet<'_>) {
+        if !self.state.prepared().contains_key(&transaction) {
+            outlet.testify(transaction, asker, self.id, Fate::Ended);
+        }
     }
 
     /// How many transactions there are with an end that the group keeps.

@@ -193,6 +193,7 @@ impl Group {
             | ReadWhat::Locked(..)
             | ReadWhat::Holds(..)
             | ReadWhat::Place(_)
+            | ReadWhat::Ended(..)
             | ReadWhat::Holders(_)
             | ReadWhat::Obeys
             | ReadWhat::Cut(_) => None,

@@ -83,12 +83,16 @@ impl Group {
 
     /// A replica asks how far the group is. It is told like a client who reads.
     pub(crate) fn sounded(&mut self, from: NodeId, number: u64, now: Now, outlet: &mut Outlet<'_>) {
+        self.read_for_node(from, ReadWhat::Place(number), now, outlet);
+    }
+
+    /// Takes a read that a node asks for itself. If this replica turns out not to lead, there is no answer.
+    pub(super) fn read_for_node(&mut self, from: NodeId, what: ReadWhat, now: Now, outlet: &mut Outlet<'_>) {
         if !self.is_serving {
             return;
         }
         let session = SessionId { serial: 0, index: 0 };
         let origin = Origin::new(from, CoreId(0), session, 0);
-        let what = ReadWhat::Place(number);
         let read = DeferredRead { origin, protocol: Protocol::Resp2, what, before: self.batch.number };
         self.read(read, false, now, outlet);
     }

@@ -122,6 +122,10 @@ impl Group {
                 self.spans = spans;
                 return self.tell_place(read.origin.node, *number, now, outlet);
             }
+            ReadWhat::Ended(transaction, asker) => {
+                self.spans = spans;
+                return self.tell_ending(*transaction, (*asker, read.origin.node), outlet);
+            }
             ReadWhat::Locked(lock, grant) => {
                 self.spans = spans;
                 // It may have been taken away meanwhile, from a gateway that seemed dead, and even been granted again.
@@ -281,7 +285,7 @@ pub(super) fn fetching((lock, grant): (Box<Lock>, Grant), origin: Origin, before
 }
 
 pub(super) fn fail_read(read: &DeferredRead, text: &str, outlet: &mut Outlet<'_>) {
-    if matches!(read.what, ReadWhat::Place(_)) {
+    if matches!(read.what, ReadWhat::Place(_) | ReadWhat::Ended(..)) {
         return; // it will be asked again
     }
     fail(&read.origin, read.protocol, text, outlet);

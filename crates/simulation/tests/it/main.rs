@@ -107,6 +107,14 @@ fn a_node_that_is_found_hears_where_the_others_are() {
     }
 }
 
+/// A leader had begun to hand over to a node that could not be reached, and had no lease for the rest of its term. It
+/// told nobody which transactions it had ended, so a group that was to be merged never ended.
+#[test]
+fn what_a_leader_without_a_lease_has_ended_is_forgotten() {
+    let growing = Plan { growth: true, moves: true, ..plan(970_041, 3, Durability::Always) };
+    assert_eq!(run(&growing).failure, None);
+}
+
 #[test]
 fn three_nodes_keep_their_word() {
     all_seen(0..10, 0, &["a log was recovered"], |seed| plan(seed, 3, Durability::Always));
