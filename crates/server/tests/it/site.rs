@@ -387,8 +387,10 @@ fn a_second_site_is_promoted_when_the_first_is_lost_and_not_before() {
     let far = Server::start(&sites.far);
     wait_until_level(near.port(), far.port(), "begin");
     let address = sites.far_address();
-    wait_until("the far side hears the near one", || {
-        succeed(&["site", "status", "--server", &address]).contains("link          up")
+    // That the copy is whole is known at the far side somewhat later than its last key is there.
+    wait_until("the far side has its copy and hears the near one", || {
+        let told = succeed(&["site", "status", "--server", &address]);
+        told.contains("phase         following") && told.contains("link          up")
     });
     let told = fail(&["site", "promote", "--server", &address]);
     assert!(told.contains("still serves"), "{told}");
