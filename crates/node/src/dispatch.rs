@@ -25,7 +25,7 @@ use crate::redirect;
 use crate::relay::Purpose;
 use crate::request_ids::{Named, is_naming};
 use crate::router;
-use crate::session::{Hold, OwnTicket, write_at_once};
+use crate::session::{Hold, NotedRead, OwnTicket, write_at_once};
 use crate::tally::Asked;
 use crate::transaction::{Progress, Work};
 use check::{is_http, passes_multi};
@@ -560,7 +560,7 @@ impl Core {
         let origin = Origin { tracks, is_silent, is_timed, durability, writes_for_source, ..origin };
         let number = self.send_request(Request::new(origin, group, protocol, body), answerable, actions);
         if !is_write && let Some(number) = number {
-            self.note_read(id, group, number);
+            self.note_read(id, NotedRead { group, number, tells_use: keyspace::tells_use(command) });
         }
         Next::Taken
     }
@@ -631,26 +631,30 @@ impl Core {
     }
 
     /// Remembers a read for as long as it has no answer.
-    pub(crate) fn note_read(&mut self, id: SessionId, group: GroupId, number: u64) {
+    pub(crate) fn note_read(&mut self, id: SessionId, read: NotedRead) {
         let Some(session) = self.sessions.get_mut(id) else { return };
-        if session.note_read(group, number) >= limits::READS_NOTED_MAX {
+        if session.note_read(read) >= limits::READS_NOTED_MAX {
             let relay = &mut self.relay;
-            session.retain_reads(|group, number| relay.is_outstanding(group, number));
+            session.retain_reads(|read| relay.is_outstanding(read.group, read.number));
         }
     }
 
     /// In a cluster a read and a change that comes behind it in the same pipeline may be carried out by different
     /// leaders, and the read again when the change has been. So a read that has not left yet is logged before the
-    /// change; false if one is under way, and the change must wait for its answer.
+    /// change; false if one is under way, and the change must wait for its answer. What each replica would answer with
+    /// how it has seen the key used is not logged: its answer is waited for.
     pub(crate) fn reads_have_their_places(&mut self, id: SessionId, group: GroupId) -> bool {
         let Some(session) = self.sessions.get_mut(id) else { return true };
         let relay = &mut self.relay;
-        let must_be_awaited = |number| relay.is_under_way(group, number) || relay.has_no_place_in_log(group, number);
+        let must_be_awaited = |read: NotedRead| match read.tells_use {
+            true => relay.is_outstanding(group, read.number),
+            false => relay.is_under_way(group, read.number),
+        };
         if session.reads_of(group).any(must_be_awaited) {
             return false;
         }
-        session.reads_of(group).for_each(|number| relay.give_place_in_log(group, number));
-        session.retain_reads(|of, _| of != group);
+        session.reads_of(group).for_each(|read| relay.give_place_in_log(group, read.number));
+        session.retain_reads(|read| read.group != group);
         true
     }
 

@@ -16,7 +16,7 @@ use crate::limits;
 use crate::quorum::Answerable;
 use crate::relay::{Purpose, Step};
 use crate::router;
-use crate::session::Hold;
+use crate::session::{Hold, NotedRead};
 use crate::slots::Moved;
 use crate::transaction::{PrepareAnswer, Work};
 
@@ -219,7 +219,8 @@ impl Core {
                     let request = Request { is_anew: true, ..Request::new(origin, group, protocol, body) };
                     let number = self.send_request(request, Answerable::UNDER_WAY, actions);
                     if is_read && let Some(number) = number {
-                        self.note_read(origin.session, group, number);
+                        let tells_use = keyspace::tells_use(command);
+                        self.note_read(origin.session, NotedRead { group, number, tells_use });
                     }
                     return;
                 }

@@ -17,7 +17,6 @@ use std::sync::Arc;
 use resp::Protocol;
 use stdx::{Duration, Instant};
 
-use crate::entry::Reader;
 use crate::event::{GroupId, NodeId, SessionId};
 use crate::letter::{Claim, Request, RequestBody, ScriptRequest};
 use crate::limits;
@@ -342,19 +341,6 @@ impl Relay {
         if let RequestBody::Read(words) | RequestBody::ReadAtOnce(words) = &mut request.body {
             request.body = RequestBody::Write(std::mem::take(words));
         }
-    }
-
-    /// True for a read that each replica would answer with how it has seen the key used: it has no place in the log.
-    pub fn has_no_place_in_log(&mut self, group: GroupId, number: u64) -> bool {
-        let outstanding = self.streams[group.0 as usize].find(number);
-        let request = outstanding.and_then(|outstanding| outstanding.request.as_ref());
-        let Some(RequestBody::Read(words) | RequestBody::ReadAtOnce(words)) = request.map(|(request, _)| &request.body)
-        else {
-            return false;
-        };
-        let mut spans = Vec::new();
-        let (_, args) = Reader::new(words).words(&mut spans);
-        keyspace::resolve(args).is_some_and(keyspace::tells_use)
     }
 
     /// True if a request has been sent and has no answer yet.

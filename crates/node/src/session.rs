@@ -27,7 +27,7 @@ use crate::settings::{OutputLimit, OutputLimits};
 use crate::tally::{Asked, Calls};
 use crate::thorough::Kept;
 use parts::Wanting;
-pub use parts::{ClientOptions, Flow, Once, Owed};
+pub use parts::{ClientOptions, Flow, NotedRead, Once, Owed};
 
 /// One client's connection.
 #[derive(Debug)]
@@ -553,23 +553,23 @@ impl Session {
     }
 
     /// Notes that it has asked a group of a cluster for something. Answers how many of these notes there are.
-    pub(crate) fn note_read(&mut self, group: GroupId, number: u64) -> usize {
+    pub(crate) fn note_read(&mut self, read: NotedRead) -> usize {
         // This one is owed, too.
         if self.owed_count() <= 1 {
             self.owed.reads.clear();
         }
-        self.owed.reads.push((group, number));
+        self.owed.reads.push(read);
         self.owed.reads.len()
     }
 
     /// Keeps those of the reads noted that `is_kept` picks.
-    pub(crate) fn retain_reads(&mut self, mut is_kept: impl FnMut(GroupId, u64) -> bool) {
-        self.owed.reads.retain(|(group, number)| is_kept(*group, *number));
+    pub(crate) fn retain_reads(&mut self, is_kept: impl FnMut(&NotedRead) -> bool) {
+        self.owed.reads.retain(is_kept);
     }
 
-    /// Numbers of the reads kept that are of this group.
-    pub(crate) fn reads_of(&self, group: GroupId) -> impl Iterator<Item = u64> {
-        self.owed.reads.iter().filter(move |(of, _)| *of == group).map(|(_, number)| *number)
+    /// The reads kept that are of this group.
+    pub(crate) fn reads_of(&self, group: GroupId) -> impl Iterator<Item = NotedRead> {
+        self.owed.reads.iter().filter(move |read| read.group == group).copied()
     }
 
     /// A request has been taken. CLIENT DURABILITY … ONCE is for one, or for one transaction; what CLIENT itself says

@@ -81,7 +81,7 @@ impl Core {
         self.sessions.get(session).is_some_and(|session| {
             session
                 .reads_of(claim.group)
-                .any(|number| number < claim.number && relay.is_outstanding(claim.group, number))
+                .any(|read| read.number < claim.number && relay.is_outstanding(claim.group, read.number))
         })
     }
 

@@ -13,7 +13,7 @@ use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, SessionId};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::nearby::NearRead;
-use crate::session::Hold;
+use crate::session::{Hold, NotedRead};
 use crate::{limits, redirect, router};
 
 impl Core {
@@ -103,10 +103,11 @@ impl Core {
         let mut spans: Vec<Span> = Vec::new();
         let (_, args) = Reader::new(&words).words(&mut spans);
         let is_timed = lookup(args).is_ok_and(|known| self.wants_time(known, args));
+        let tells_use = keyspace::resolve(args).is_some_and(keyspace::tells_use);
         let origin = Origin { is_timed, ..origin };
         let request = Request::new(origin, group, protocol, RequestBody::ReadAtOnce(words));
         if let Some(number) = self.send_request(request, answerable, actions) {
-            self.note_read(origin.session, group, number);
+            self.note_read(origin.session, NotedRead { group, number, tells_use });
         }
     }
 }

@@ -67,6 +67,17 @@ pub struct Flow {
     pub(crate) unanswered_bytes: usize,
 }
 
+/// A read sent to a group of a cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct NotedRead {
+    /// The group that is asked.
+    pub group: GroupId,
+    /// Its number in the stream of requests to that group.
+    pub number: u64,
+    /// The answer says how a key was used, which is each replica's own.
+    pub tells_use: bool,
+}
+
 /// Requests that have no reply yet, and replies that came before their turn.
 #[derive(Debug)]
 pub struct Owed {
@@ -92,8 +103,8 @@ pub struct Owed {
     pub(super) behind_near: u64,
     /// Ticket behind the last one that does not.
     pub(super) behind_far: u64,
-    /// Reads sent to groups of a cluster that had no answer when last looked at: group, and number in its stream.
-    pub(super) reads: Vec<(GroupId, u64)>,
+    /// Reads sent to groups of a cluster that had no answer when last looked at.
+    pub(super) reads: Vec<NotedRead>,
     /// The last script sent to run on the keys of a group: the group, and the ticket behind the script's.
     pub(super) far_script: Option<(GroupId, u64)>,
     /// Replies that came before their turn; the first belongs to `head`.
