@@ -422,10 +422,10 @@ impl Core {
         let now = self.now;
         let mut any = false;
         for id in barred {
-            self.with_group(id, actions, |group, outlet| {
+            self.with_group(id, actions, |group, output| {
                 if !group.is_barred {
                     any = true;
-                    group.admit_held(now, outlet);
+                    group.admit_held(now, output);
                 }
             });
         }

@@ -26,7 +26,7 @@ use crate::group::Group;
 use crate::letter::{Lock, Origin};
 use crate::limits;
 use crate::locks::Grant;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::transaction::TransactionId;
 
 /// What a group knows of backups.
@@ -81,10 +81,10 @@ impl Backups {
     }
 
     /// Another replica leads: what was begun here is of no use.
-    pub(crate) fn give_up(&mut self, outlet: &mut Outlet<'_>) {
+    pub(crate) fn give_up(&mut self, output: &mut Output<'_>) {
         self.wished_until = None;
         for (_, origin, _) in self.cut.take().into_iter().flat_map(|cut| cut.readers) {
-            outlet.send_back(&origin);
+            output.send_back(&origin);
         }
     }
 }
@@ -124,12 +124,12 @@ impl Group {
         (transaction, grant): (TransactionId, Grant),
         name: u128,
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let is_cut = self.backups.cut.as_ref().is_some_and(|cut| cut.transaction == transaction);
         let may_cut = self.holds_locks_by(transaction, grant) && !self.checkpointing.is_running() && !self.is_giving();
         if !is_cut && may_cut {
-            let (checkpoint, mark) = self.begin_checkpoint(now, outlet.actions);
+            let (checkpoint, mark) = self.begin_checkpoint(now, output.actions);
             let (stage, heard, readers) = (Stage::Writing, now.instant, Vec::new());
             self.backups.cut = Some(Cut { name, transaction, checkpoint, mark, stage, heard, readers });
         }
@@ -137,13 +137,13 @@ impl Group {
     }
 
     /// This replica still led when its part had begun, or leads again: in the latter case it has no part any more.
-    pub(crate) fn tell_cut(&mut self, transaction: TransactionId, origin: &Origin, outlet: &mut Outlet<'_>) {
+    pub(crate) fn tell_cut(&mut self, transaction: TransactionId, origin: &Origin, output: &mut Output<'_>) {
         let cut = self.backups.cut.as_ref().filter(|cut| cut.transaction == transaction);
         let mut answer = vec![u8::from(cut.is_some())];
         if let Some(cut) = cut {
             answer.extend_from_slice(&cut.mark.index.to_le_bytes());
         }
-        outlet.answer(origin, self.observed(), answer);
+        output.answer(origin, self.observed(), answer);
     }
 
     /// Somebody wants a chunk of a backup. The reply is the chunk, null behind the last, or how much of it has been
@@ -154,27 +154,27 @@ impl Group {
         chunk: u64,
         (origin, protocol): (Origin, Protocol),
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let group = self.id().0;
         let (percent, observed) = (self.checkpoint_percent(), self.observed());
         let Some(cut) = self.backups.cut.as_mut().filter(|cut| cut.name == name) else {
             let text = format!("ERR Group {group} does not keep this backup: its leader has changed, or it was ended");
-            return outlet.refuse(&origin, protocol, &text);
+            return output.refuse(&origin, protocol, &text);
         };
         cut.heard = now.instant;
         match &cut.stage {
             Stage::Writing => {
-                outlet.reply_observed(&origin, protocol, observed, |writer| writer.integer(percent as i64));
+                output.reply_observed(&origin, protocol, observed, |writer| writer.integer(percent as i64));
             }
             Stage::Failed(reason) => {
                 let text = format!("ERR Group {group} could not write its part of the backup: {reason}");
-                outlet.refuse(&origin, protocol, &text);
+                output.refuse(&origin, protocol, &text);
             }
             Stage::Durable => {
                 cut.readers.push((chunk, origin, protocol));
-                let (mark, to) = (cut.mark.clone(), outlet.context.node);
-                outlet.actions.push(Action::ReadCheckpoint { group: self.id(), mark, chunk, to });
+                let (mark, to) = (cut.mark.clone(), output.context.node);
+                output.actions.push(Action::ReadCheckpoint { group: self.id(), mark, chunk, to });
             }
         }
     }
@@ -185,35 +185,35 @@ impl Group {
         index: u64,
         chunk: u64,
         read: &Result<Option<Vec<u8>>, String>,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let observed = self.observed();
         let Some(cut) = self.backups.cut.as_mut().filter(|cut| cut.mark.index == index) else { return };
         for (_, origin, protocol) in cut.readers.extract_if(.., |(wanted, ..)| *wanted == chunk) {
             match read {
-                Ok(Some(bytes)) => outlet.reply_observed(&origin, protocol, observed, |writer| writer.bulk(bytes)),
-                Ok(None) => outlet.reply_observed(&origin, protocol, observed, |writer| writer.null()),
-                Err(reason) => outlet.refuse(&origin, protocol, &format!("ERR The backup cannot be read: {reason}")),
+                Ok(Some(bytes)) => output.reply_observed(&origin, protocol, observed, |writer| writer.bulk(bytes)),
+                Ok(None) => output.reply_observed(&origin, protocol, observed, |writer| writer.null()),
+                Err(reason) => output.refuse(&origin, protocol, &format!("ERR The backup cannot be read: {reason}")),
             }
         }
     }
 
     /// Nobody wants more of this backup.
-    pub(crate) fn end_cut(&mut self, name: u128, origin: &Origin, protocol: Protocol, outlet: &mut Outlet<'_>) {
+    pub(crate) fn end_cut(&mut self, name: u128, origin: &Origin, protocol: Protocol, output: &mut Output<'_>) {
         if self.backups.cut.as_ref().is_some_and(|cut| cut.name == name) {
-            self.backups.give_up(outlet);
+            self.backups.give_up(output);
         }
-        outlet.reply_observed(origin, protocol, self.observed(), |writer| writer.ok());
+        output.reply_observed(origin, protocol, self.observed(), |writer| writer.ok());
     }
 
     /// A backup that nobody reads is dropped after a while.
-    pub(crate) fn look_after_cut(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(crate) fn look_after_cut(&mut self, now: Now, output: &mut Output<'_>) {
         // Without a checkpoint a member may have no vote, and no end of its log.
         let patience = if self.awaits_checkpoint() { limits::CUT_PATIENCE_OF_MEMBERS } else { limits::CUT_PATIENCE };
         if self.backups.cut.as_ref().is_some_and(|cut| now.instant.since(cut.heard) >= patience) {
-            self.backups.give_up(outlet);
+            self.backups.give_up(output);
             let line = format!("group {}: a backup that nobody reads any more is ended", self.id().0);
-            outlet.actions.push(Action::Log { level: Level::Warning, line });
+            output.actions.push(Action::Log { level: Level::Warning, line });
         }
     }
 }

@@ -38,7 +38,7 @@ use crate::frame;
 use crate::group::{Group, Observed, Proof, Standing, is_null};
 use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::router;
 use crate::session::{Hold, Session};
 use crate::transaction::Work;
@@ -186,7 +186,7 @@ impl Lines {
 
 impl Group {
     /// Takes a waiter's word. The group must be [`Standing::Serving`].
-    pub(crate) fn line(&mut self, note: LineNote, now: Now, outlet: &mut Outlet<'_>) {
+    pub(crate) fn line(&mut self, note: LineNote, now: Now, output: &mut Output<'_>) {
         let LineNote { waiter, keys, act, claims, .. } = note;
         for key in keys {
             let exists = self.exists(&key);
@@ -223,7 +223,7 @@ impl Group {
                 }
             };
             if let Some(origin) = woken {
-                outlet.wake(&origin, self.id());
+                output.wake(&origin, self.id());
             }
         }
     }
@@ -252,7 +252,7 @@ impl Group {
     }
 
     /// Wakes those that now have something to claim.
-    pub(crate) fn wake_claimants(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(crate) fn wake_claimants(&mut self, now: Now, output: &mut Output<'_>) {
         if self.leader.lines.claims_from.is_none_or(|from| from > now.unix) {
             return;
         }
@@ -276,32 +276,32 @@ impl Group {
             }
         }
         self.leader.lines.claims_from = next;
-        woken.iter().for_each(|origin| outlet.wake(origin, group));
+        woken.iter().for_each(|origin| output.wake(origin, group));
     }
 
     /// Wakes those who wait for keys that something has happened to.
     #[inline]
-    pub(crate) fn wake_waiters(&mut self, outlet: &mut Outlet<'_>) {
+    pub(crate) fn wake_waiters(&mut self, output: &mut Output<'_>) {
         if self.state.keyspace().is_awaited_touched() {
-            self.wake_touched(outlet);
+            self.wake_touched(output);
         }
     }
 
-    fn wake_touched(&mut self, outlet: &mut Outlet<'_>) {
+    fn wake_touched(&mut self, output: &mut Output<'_>) {
         for key in self.state.upkeep().take_touched() {
             let exists = self.exists(&key);
             let Some(line) = self.leader.lines.lines.get_mut(&key) else { continue };
             if line.awake.is_some() {
                 line.is_touched = true;
             } else if let Some(origin) = line.advance(0, exists) {
-                outlet.wake(&origin, self.id());
+                output.wake(&origin, self.id());
             }
         }
     }
 
     /// Forgets waiters of other nodes that have not been heard of for long: their gateway is gone.
-    pub(crate) fn forget_silent_waiters(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        let node = outlet.context.node;
+    pub(crate) fn forget_silent_waiters(&mut self, now: Now, output: &mut Output<'_>) {
+        let node = output.context.node;
         let is_silent = |waiter: &Waiter| {
             waiter.origin.node != node && now.instant.since(waiter.heard) >= limits::LINE_RENEWAL_INTERVAL * 4
         };
@@ -317,7 +317,7 @@ impl Group {
             .collect();
         for (waiter, key) in silent {
             let note = LineNote { waiter, group: self.id(), keys: vec![key], act: LineAct::Leave, claims: None };
-            self.line(note, now, outlet);
+            self.line(note, now, output);
         }
     }
 
@@ -326,7 +326,7 @@ impl Group {
     }
 }
 
-impl Outlet<'_> {
+impl Output<'_> {
     /// Tells a waiter that it may get an answer: there may be something for it, or its stream or group has gone.
     fn wake(&mut self, waiter: &Origin, group: GroupId) {
         if waiter.node == self.context.node {
@@ -566,7 +566,7 @@ impl Core {
         let now = self.now;
         match self.group_mut(note.group).map(|group| group.standing()) {
             Some(Standing::Serving) => {
-                self.with_group(note.group, actions, |group, outlet| group.line(note, now, outlet));
+                self.with_group(note.group, actions, |group, output| group.line(note, now, output));
             }
             Some(Standing::Follower(leader)) if note.waiter.node == self.context.node => {
                 // A node that knows level 1 alone does not understand what is claimed.
@@ -828,8 +828,8 @@ impl Core {
 
     fn wake_claimants(&mut self, actions: &mut Vec<Action>) {
         let now = self.now;
-        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-        self.groups.iter_mut().flatten().for_each(|group| group.wake_claimants(now, &mut outlet));
+        let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        self.groups.iter_mut().flatten().for_each(|group| group.wake_claimants(now, &mut output));
     }
 
     /// When the next wait ends.
@@ -871,9 +871,9 @@ impl Core {
 
     fn forget_silent_waiters(&mut self, actions: &mut Vec<Action>) {
         let now = self.now;
-        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         for group in self.groups.iter_mut().flatten() {
-            group.forget_silent_waiters(now, &mut outlet);
+            group.forget_silent_waiters(now, &mut output);
         }
     }
 }

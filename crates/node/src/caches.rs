@@ -13,7 +13,7 @@ use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::group::Proof;
 use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::relay::Purpose;
 use crate::router;
 use crate::session::Session;
@@ -39,7 +39,7 @@ impl Tracker {
     }
 }
 
-impl Outlet<'_> {
+impl Output<'_> {
     /// A script of this session has read these keys, which live here.
     pub(crate) fn remember_reads(&mut self, origin: &Origin, keys: &[Vec<u8>]) {
         keys.iter().for_each(|key| self.context.tracker.remember(origin.core, origin.session, key));
@@ -265,7 +265,7 @@ impl Core {
     /// A core has heard.
     pub(crate) fn take_heard(&mut self, round: u64, actions: &mut Vec<Action>) {
         for answer in self.context.telling.heard(round) {
-            Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions).release(answer);
+            Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions).release(answer);
         }
     }
 
@@ -280,7 +280,7 @@ impl Core {
 
     /// A gateway of this node waits for the replica here to apply its request.
     pub(crate) fn tell_gateway(&mut self, gateway: CoreId, claim: Claim, actions: &mut Vec<Action>) {
-        self.with_group(claim.group, actions, |group, outlet| group.tell_when_applied(gateway, claim, outlet));
+        self.with_group(claim.group, actions, |group, output| group.tell_when_applied(gateway, claim, output));
     }
 
     /// What was parked has been told.
@@ -320,10 +320,10 @@ impl Core {
             })
             .collect();
         let gateway = self.context.core;
-        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-        outlet.flush_caches();
+        let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        output.flush_caches();
         for claim in claims {
-            outlet.settle_told(gateway, claim);
+            output.settle_told(gateway, claim);
         }
     }
 

@@ -37,7 +37,7 @@ use crate::moments::Moments;
 use crate::monitor::Monitors;
 use crate::nearby::{Place, Reading};
 use crate::neighbours::{Hearing, Neighbours};
-use crate::outlet::{Outbox, Outlet};
+use crate::output::{Outbox, Output};
 use crate::parameters::Parameters;
 use crate::pubsub::Pubsub;
 use crate::quorum::{Answerable, Leaderless};
@@ -586,17 +586,17 @@ impl Core {
                 None => self.finish_founding(group, ticket, actions),
             },
             Event::Checkpoint { group, id, news } => {
-                self.with_group(group, actions, |group, outlet| {
-                    if !group.taking_news(id, &news, now, outlet) {
-                        group.checkpoint_news(id, news, now, outlet.actions);
+                self.with_group(group, actions, |group, output| {
+                    if !group.taking_news(id, &news, now, output) {
+                        group.checkpoint_news(id, news, now, output.actions);
                     }
                 });
             }
             Event::CheckpointRead { group, index, chunk, to, read } => {
-                self.with_group(group, actions, |group, outlet| group.chunk_read(index, chunk, to, read, outlet));
+                self.with_group(group, actions, |group, output| group.chunk_read(index, chunk, to, read, output));
             }
             Event::LogRead { group, first, read } => {
-                self.with_group(group, actions, |group, outlet| group.log_read(first, read, outlet));
+                self.with_group(group, actions, |group, output| group.log_read(first, read, output));
             }
             Event::Unreachable { node } => self.groups_mut().for_each(|group| group.report_unreachable(node)),
             Event::Expelled => self.be_expelled(actions),
@@ -718,28 +718,28 @@ impl Core {
 
     // ---- letters and peers ------------------------------------------------------------------------------------------
 
-    pub(crate) fn outlet<'a>(
+    pub(crate) fn output<'a>(
         context: &'a mut Context,
         sessions: &'a mut Sessions,
         outbox: &'a mut Outbox,
         actions: &'a mut Vec<Action>,
-    ) -> Outlet<'a> {
-        Outlet { context, sessions, outbox, actions }
+    ) -> Output<'a> {
+        Output { context, sessions, outbox, actions }
     }
 
     pub(crate) fn with_group(
         &mut self,
         group: GroupId,
         actions: &mut Vec<Action>,
-        act: impl FnOnce(&mut Group, &mut Outlet<'_>),
+        act: impl FnOnce(&mut Group, &mut Output<'_>),
     ) {
         if router::core_of(group, self.context.core_count) != self.context.core {
             return;
         }
-        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-        let place = group.0 as usize / usize::from(outlet.context.core_count);
+        let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        let place = group.0 as usize / usize::from(output.context.core_count);
         if let Some(group) = self.groups.get_mut(place).and_then(Option::as_mut) {
-            act(group, &mut outlet);
+            act(group, &mut output);
         }
     }
 
@@ -871,10 +871,10 @@ impl Core {
     }
 
     fn turn_groups(&mut self, actions: &mut Vec<Action>) -> bool {
-        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         let mut more = false;
         for group in self.groups.iter_mut().flatten() {
-            more |= group.turn(self.now, &mut self.prng, &mut outlet);
+            more |= group.turn(self.now, &mut self.prng, &mut output);
         }
         more
     }
@@ -883,18 +883,18 @@ impl Core {
     fn background(&mut self, actions: &mut Vec<Action>) -> bool {
         let mut more = false;
         let (mut is_waiting, mut is_writing) = (false, false);
-        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         // A node that is alone has nobody to wait for.
-        let is_shared = !outlet.context.roster.is_empty();
+        let is_shared = !output.context.roster.is_empty();
         for group in self.groups.iter_mut().flatten() {
-            let log_bytes_max = outlet.context.settings.checkpoint_log_bytes;
+            let log_bytes_max = output.context.settings.checkpoint_log_bytes;
             let is_due = group.log.bytes > log_bytes_max
                 && group.log.bytes > group.state.keyspace().memory_bytes() as u64
                 && !group.is_checkpoint_due()
                 && !group.checkpointing.is_resting(self.now);
             if is_due {
                 let log_bytes_max = log_bytes_max.max(group.state.keyspace().memory_bytes() as u64);
-                let first = outlet.context.neighbours.checkpoints_first(outlet.context.node);
+                let first = output.context.neighbours.checkpoints_first(output.context.node);
                 let is_late = stagger::is_late(group.log.bytes, log_bytes_max);
                 if !is_shared || self.turn.may_begin(first, self.now.instant) || is_late {
                     group.want_checkpoint();
@@ -903,18 +903,18 @@ impl Core {
                 }
             }
             if group.is_checkpoint_due() {
-                let started = outlet.context.timings.start_work();
-                more |= group.checkpoint_turn(self.now, outlet.actions);
-                outlet.context.timings.stop_work("checkpoint", started);
+                let started = output.context.timings.start_work();
+                more |= group.checkpoint_turn(self.now, output.actions);
+                output.context.timings.stop_work("checkpoint", started);
             }
             group.checkpointing.is_waiting = is_due && !group.is_checkpoint_due();
             is_writing |= group.checkpointing.is_running();
-            if !outlet.context.is_expiry_lazy && outlet.context.pause.is_none() {
+            if !output.context.is_expiry_lazy && output.context.pause.is_none() {
                 let moment = group.moment();
-                let started = outlet.context.timings.start_work();
+                let started = output.context.timings.start_work();
                 more |= group.state.upkeep().collect(moment, limits::COLLECT_PER_TURN);
-                outlet.context.timings.stop_work("expire-cycle", started);
-                group.tell(&mut outlet, None);
+                output.context.timings.stop_work("expire-cycle", started);
+                group.tell(&mut output, None);
             }
         }
         self.tell_checkpoint_stage(is_waiting, is_writing);

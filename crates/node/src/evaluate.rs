@@ -21,7 +21,7 @@ use crate::group::{Committed, Declined, LEADER_LOST, NO_REPLICAS, Proof, READ_ON
 use crate::letter::{DeclinedScript, Mail, Origin, Request, RequestBody, ScriptRequest};
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::request_ids::Named;
@@ -539,8 +539,8 @@ impl Core {
         if let Some((origin, proof, bytes)) = reply
             && origin.claim.is_none()
         {
-            let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-            outlet.reply_proven(&origin, proof.into(), bytes);
+            let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+            output.reply_proven(&origin, proof.into(), bytes);
         }
     }
 
@@ -613,21 +613,21 @@ impl Core {
         let seed = self.prng.draw();
         let mut engine = self.runner.engine.take().unwrap_or_default();
         let place = group.0 as usize / usize::from(self.context.core_count);
-        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         let group = self.groups[place].as_mut().expect("it is serving");
-        if group.lacks_replicas(&outlet.context.settings) {
+        if group.lacks_replicas(&output.context.settings) {
             // Checked here and not where the request comes: a script that only reads is not known before it has run.
             circumstances.write_refusal.get_or_insert_with(|| NO_REPLICAS.to_owned());
         }
-        if let Room::None(reason) = &outlet.context.host.room {
-            circumstances.write_refusal.get_or_insert_with(|| no_room(outlet.context.node, reason));
+        if let Room::None(reason) = &output.context.host.room {
+            circumstances.write_refusal.get_or_insert_with(|| no_room(output.context.node, reason));
         }
-        if outlet.context.host.source.is_some() && !origin.writes_for_source {
+        if output.context.host.source.is_some() && !origin.writes_for_source {
             circumstances.write_refusal = Some(READ_ONLY.to_owned());
         }
         circumstances.level = group.level_to_log();
         let run = Run { origin, floor, protocol, database, invocation, args, circumstances, seed };
-        let result = group.run_script(run, &mut engine, &mut self.prng, now, &mut outlet);
+        let result = group.run_script(run, &mut engine, &mut self.prng, now, &mut output);
         self.runner.engine = Some(engine);
         result
     }
@@ -707,7 +707,7 @@ impl Core {
         let (own, now) = (self.context.core, self.now);
         let to = router::core_of(group, self.context.core_count);
         if to == own {
-            self.with_group(group, actions, |group, outlet| group.let_in(&origin, now, outlet));
+            self.with_group(group, actions, |group, output| group.let_in(&origin, now, output));
         } else {
             self.outbox.push(own, to, Mail::LetIn { group, origin });
         }
@@ -749,18 +749,18 @@ impl Core {
         let RequestBody::Script(script) = &request.body else { unreachable!("only scripts come here") };
         let script = Arc::clone(script);
         let mut is_over = false;
-        self.with_group(group, actions, |group, outlet| {
+        self.with_group(group, actions, |group, output| {
             if is_retry {
                 group.forget_kept_out(&origin);
             }
-            if !group.is_script_due(&origin, outlet) || group.refuses_script_without_room(&request, now, outlet) {
+            if !group.is_script_due(&origin, output) || group.refuses_script_without_room(&request, now, output) {
                 is_over = true;
                 if is_retry {
-                    group.admit_held(now, outlet);
+                    group.admit_held(now, output);
                 }
             } else if group.must_wait(&request, is_retry) {
                 is_over = true;
-                group.hold(request, is_retry, outlet);
+                group.hold(request, is_retry, output);
             }
         });
         if is_over {
@@ -769,7 +769,7 @@ impl Core {
         let mut spans: Vec<Span> = Vec::new();
         let (database, args) = Reader::new(&script.words).words(&mut spans);
         match self.run_here(group, (origin, floor), protocol, database, &script.invocation, args, actions) {
-            Ok(()) if is_retry => self.with_group(group, actions, |group, outlet| group.admit_held(now, outlet)),
+            Ok(()) if is_retry => self.with_group(group, actions, |group, output| group.admit_held(now, output)),
             Ok(()) => {}
             Err(declined) => {
                 let home = Some(group);
@@ -788,11 +788,11 @@ impl Core {
         if standing == Some(Standing::Serving) {
             return self.take_script(request, true, actions);
         }
-        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         if request.origin.claim.is_some() {
-            outlet.send_back(&request.origin);
+            output.send_back(&request.origin);
         } else {
-            outlet.refuse(&request.origin, request.protocol, LEADER_LOST);
+            output.refuse(&request.origin, request.protocol, LEADER_LOST);
         }
     }
 
@@ -925,7 +925,7 @@ impl Core {
     }
 }
 
-impl Outlet<'_> {
+impl Output<'_> {
     /// Does what a script has done beside its keys, when its changes are safe.
     pub(crate) fn tell_asides(&mut self, origin: &Origin, asides: Asides, now: Now) {
         let Asides { actions, published, denials, calls, tally, times } = asides;

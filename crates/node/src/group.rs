@@ -64,7 +64,7 @@ use crate::letter::{Lock, Locked, Mail, Origin, Request, RequestBody, Resolution
 use crate::limits;
 use crate::locks::{Grant, Locks};
 use crate::observe;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::pubsub;
 use crate::roster::{Member, Roster};
 use crate::settings::AppendFsync;
@@ -628,59 +628,59 @@ impl Group {
 
     /// The end of a turn: time passes, the batch is proposed, what is committed is applied. True if there is more to do
     /// at once.
-    pub fn turn(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) -> bool {
-        if self.look_after_vacancy(now, prng, outlet) {
+    pub fn turn(&mut self, now: Now, prng: &mut Prng, output: &mut Output<'_>) -> bool {
+        if self.look_after_vacancy(now, prng, output) {
             return false;
         }
         self.replica.tell_time(now.instant);
-        self.pass_time(now, outlet);
+        self.pass_time(now, output);
         if std::mem::take(&mut self.leadership.is_new) {
             self.leadership.since = now.instant;
             self.leader.locks.touch(now.instant);
-            self.tell_lead(now, outlet);
+            self.tell_lead(now, output);
         }
-        self.reconcile(now, outlet);
-        self.look_after_splits(now, outlet);
-        self.look_after_end(outlet);
-        self.look_after_moves(now, prng, outlet);
+        self.reconcile(now, output);
+        self.look_after_splits(now, output);
+        self.look_after_end(output);
+        self.look_after_moves(now, prng, output);
         if (std::mem::take(&mut self.leader.has_decided) | self.leader.reservations.take_ended())
             && !self.leader.held.is_empty()
         {
-            self.admit_held(now, outlet);
+            self.admit_held(now, output);
         }
-        self.tell_bulletin(now, outlet);
-        self.serve_reads(now, outlet);
-        let mut more = self.has_slices() && self.turn_slices(now, outlet);
-        self.propose(now, outlet.context.moments.latest(), prng);
-        more |= self.pump(now, outlet);
-        self.settle_taking(outlet);
+        self.tell_bulletin(now, output);
+        self.serve_reads(now, output);
+        let mut more = self.has_slices() && self.turn_slices(now, output);
+        self.propose(now, output.context.moments.latest(), prng);
+        more |= self.pump(now, output);
+        self.settle_taking(output);
         // Applying may have let waiting requests in, and reads that had to see what was applied.
-        let asked = self.serve_reads(now, outlet);
-        let proposed = self.propose(now, outlet.context.moments.latest(), prng);
+        let asked = self.serve_reads(now, output);
+        let proposed = self.propose(now, output.context.moments.latest(), prng);
         if asked || proposed {
-            more |= self.pump(now, outlet);
+            more |= self.pump(now, output);
         }
-        self.answer_near_reads(now, outlet);
-        self.take_sounding(now, outlet);
+        self.answer_near_reads(now, output);
+        self.take_sounding(now, output);
         more
     }
 
-    fn pass_time(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    fn pass_time(&mut self, now: Now, output: &mut Output<'_>) {
         while now.instant.since(self.last_tick) >= limits::TICK_INTERVAL {
             // After a long pause of the process a burst of ticks would be an election storm.
             let late = now.instant.since(self.last_tick) > limits::TICK_INTERVAL * 4;
             self.last_tick = if late { now.instant } else { self.last_tick + limits::TICK_INTERVAL };
             // A node that has been removed asks nobody for a vote; one that led finds out that nobody follows.
-            if !outlet.context.is_expelled || self.replica.is_leader() {
+            if !output.context.is_expelled || self.replica.is_leader() {
                 self.replica.tick();
                 self.stand_again();
             }
             if self.is_serving {
                 self.leader.pace.tick(now.instant, &self.replica);
-                self.watch_troubles(now, &outlet.context.host.room);
+                self.watch_troubles(now, &output.context.host.room);
             }
             // What has expired is read by nobody: that may wait until there is room for an entry that says so.
-            let may_log = outlet.context.host.room == Room::Enough;
+            let may_log = output.context.host.room == Room::Enough;
             if self.is_serving && may_log && self.leader.builder.is_empty() && self.is_expiry_due(now) {
                 self.leader.builder.tick();
                 self.leader.waiters.push(Waiter::Silent);
@@ -695,21 +695,21 @@ impl Group {
         }
         if self.is_serving {
             self.look_after_reservations(now);
-            self.look_after_transactions(now, outlet);
-            self.look_after_gateways(now, outlet);
-            self.look_after_endings(now, outlet);
+            self.look_after_transactions(now, output);
+            self.look_after_gateways(now, output);
+            self.look_after_endings(now, output);
             if !self.leader.inquiries.is_empty() {
-                self.ask_about_prepared(now, outlet);
+                self.ask_about_prepared(now, output);
             }
         } else if self.is_alone() && self.log.recovered_index > self.log.first_index {
-            self.tell_progress(now, outlet);
+            self.tell_progress(now, output);
         }
-        self.tell_archive(now, outlet);
-        self.look_after_transfers(now, outlet);
-        self.keep_log(now, outlet.actions);
-        self.look_after_cut(now, outlet);
-        self.look_after_doubt(now, outlet);
-        self.drop_stale_reads(now, outlet);
+        self.tell_archive(now, output);
+        self.look_after_transfers(now, output);
+        self.keep_log(now, output.actions);
+        self.look_after_cut(now, output);
+        self.look_after_doubt(now, output);
+        self.drop_stale_reads(now, output);
     }
 
     /// True if a key's deadline has passed and the log does not know it yet: then an entry must carry the moment.
@@ -721,36 +721,36 @@ impl Group {
             || self.state.request_ids().next_due().is_some_and(|due| due <= now.unix)
     }
 
-    fn tell_progress(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    fn tell_progress(&mut self, now: Now, output: &mut Output<'_>) {
         let last = *self.last_progress.get_or_insert(now.instant);
         if now.instant.since(last) >= Duration::from_secs(1) {
             self.last_progress = Some(now.instant);
             let line = format!("group {}: {} % of the recovered log applied", self.id.0, self.loaded_percent());
-            outlet.actions.push(Action::Log { level: Level::Notice, line });
+            output.actions.push(Action::Log { level: Level::Notice, line });
         }
     }
 
     /// Carries out what the replica wants until it wants nothing more, or until the turn's share of work is done.
-    fn pump(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
+    fn pump(&mut self, now: Now, output: &mut Output<'_>) -> bool {
         let mut applied_bytes = 0;
         // A checkpoint that has come takes the place of what is committed and not applied here: however much that is,
         // the replica is asked now whether it takes the checkpoint over.
         let has_come = self.has_come();
         let mut must_ask = has_come;
         // The replica goes on meanwhile: anyone who takes long to apply what is committed is not to be taken for dead.
-        let mut waits = !has_come && !self.apply_committed(&mut applied_bytes, now, outlet);
+        let mut waits = !has_come && !self.apply_committed(&mut applied_bytes, now, output);
         while !self.is_installing()
             && (std::mem::take(&mut must_ask) || !self.has_enough_to_apply())
             && let Some(ready) = self.replica.take_ready()
         {
             if let Some(role) = ready.became {
-                self.change_role(role, outlet);
+                self.change_role(role, output);
             }
             for message in ready.messages {
-                outlet.send_raft(self.id, &message);
+                output.send_raft(self.id, &message);
             }
             for transfer in ready.transfers {
-                self.give(transfer, now, outlet);
+                self.give(transfer, now, output);
             }
             match (ready.append, ready.restored) {
                 (Some(append), Some(restored)) => {
@@ -758,9 +758,9 @@ impl Group {
                     self.forget_committed(); // it is part of the checkpoint
                     waits = false;
                     self.hard_state = append.hard_state.unwrap_or(self.hard_state);
-                    self.take_over(&restored, append.ticket, self.hard_state, outlet);
+                    self.take_over(&restored, append.ticket, self.hard_state, output);
                 }
-                (Some(append), None) => self.append(append, outlet),
+                (Some(append), None) => self.append(append, output),
                 (None, _) => {}
             }
             for read in ready.reads {
@@ -770,45 +770,45 @@ impl Group {
             }
             self.window.committed_bytes += ready.committed.iter().map(|entry| entry.data.len()).sum::<usize>();
             self.window.committed.extend(ready.committed);
-            waits = waits || !self.apply_committed(&mut applied_bytes, now, outlet);
-            self.answer_confirmed_reads(now, outlet);
+            waits = waits || !self.apply_committed(&mut applied_bytes, now, output);
+            self.answer_confirmed_reads(now, output);
             if applied_bytes > limits::APPLY_BYTES_PER_TURN {
                 self.forget_log();
                 return true;
             }
         }
         if has_come && !self.is_installing() {
-            waits |= !self.apply_committed(&mut applied_bytes, now, outlet);
+            waits |= !self.apply_committed(&mut applied_bytes, now, output);
         }
-        self.fail_batches_never_proposed(outlet);
+        self.fail_batches_never_proposed(output);
         if self.is_serving {
             self.leader.pace.watch(now.instant, &self.replica);
         }
         self.forget_log();
-        self.read_log(outlet.actions);
+        self.read_log(output.actions);
         waits
     }
 
-    fn change_role(&mut self, role: Role, outlet: &mut Outlet<'_>) {
+    fn change_role(&mut self, role: Role, output: &mut Output<'_>) {
         if role == Role::Leader {
             assert!(!self.is_serving, "a replica that serves cannot begin to lead");
             return; // serving begins when an entry of the new term has been applied
         }
         self.is_serving = false;
-        self.backups.give_up(outlet);
-        self.stop_slices(outlet);
+        self.backups.give_up(output);
+        self.stop_slices(output);
         let Lost { held, reads, waiters, mut lines } = self.leader.step_down(self.state.keyspace().database_count());
         lines.clear(&mut self.state.upkeep());
         for held in held {
             match held {
-                Held::Request(request) => fail(&request.origin, request.protocol, LEADER_LOST, outlet),
-                Held::Lock(_, origin, _) => outlet.send_back(&origin),
+                Held::Request(request) => fail(&request.origin, request.protocol, LEADER_LOST, output),
+                Held::Lock(_, origin, _) => output.send_back(&origin),
             }
         }
         for read in reads {
-            fail_read(&read, LEADER_LOST, outlet);
+            fail_read(&read, LEADER_LOST, output);
         }
-        self.fail(waiters, outlet);
+        self.fail(waiters, output);
         assert!(self.leader.waiters.is_empty() && self.leader.builder.is_empty(), "a follower gathers no batch");
     }
 

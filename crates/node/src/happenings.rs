@@ -92,8 +92,8 @@ impl Core {
     pub(crate) fn note_refusal(&mut self, group: GroupId, actions: &mut Vec<Action>) {
         if self.is_news(Kind::Refusal) {
             let text = "refuses requests: no quorum of the group has answered in time".to_owned();
-            let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-            outlet.happened(Kind::Refusal, Some(group), text);
+            let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+            output.happened(Kind::Refusal, Some(group), text);
         }
     }
 

@@ -34,7 +34,7 @@ use crate::entry;
 use crate::event::{Action, GroupId, NodeId};
 use crate::group::{Group, Proof};
 use crate::letter::{Request, RequestBody};
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::roster::Member;
 use crate::timeline::Kind;
 
@@ -179,28 +179,28 @@ impl Group {
     }
 
     /// Takes `HOLDFAST UPGRADE`: raises the level of the cluster by one. `Ok(false)` if there is no higher one.
-    pub(crate) fn upgrade(&mut self, word: &str, outlet: &mut Outlet<'_>) -> Result<bool, String> {
+    pub(crate) fn upgrade(&mut self, word: &str, output: &mut Output<'_>) -> Result<bool, String> {
         let only_checks = match word.to_ascii_lowercase().as_str() {
             "" => false,
             "check" => true,
             _ => return Err(format!("ERR after UPGRADE stands CHECK or nothing, and not '{word}'")),
         };
         let next = self.state.level().next();
-        if next > outlet.context.levels.known.highest {
+        if next > output.context.levels.known.highest {
             let is_known = |(_, known): (&NodeId, &Levels)| known.contains(next);
-            return match outlet.context.levels.of_nodes.iter().find(|known| is_known(*known)) {
+            return match output.context.levels.of_nodes.iter().find(|known| is_known(*known)) {
                 None => Ok(false),
-                Some(_) => Err(leads_and_does_not_know(outlet.context.node, outlet.context.levels.known)),
+                Some(_) => Err(leads_and_does_not_know(output.context.node, output.context.levels.known)),
             };
         }
         if self.level_to_log() >= next {
             return Err(format!("TRYAGAIN the level is just being raised to {next}"));
         }
-        self.check_all_know(next, outlet.context)?;
+        self.check_all_know(next, output.context)?;
         if only_checks {
             return Ok(false);
         }
-        outlet.happened(
+        output.happened(
             Kind::Member,
             None,
             format!("the level is raised to {next}: versions that do not know it are out"),
@@ -210,9 +210,9 @@ impl Group {
     }
 
     /// Goes on with a rise that a former leader has begun: this node has it in its log already, or had.
-    pub(crate) fn go_on_rising(&mut self, outlet: &mut Outlet<'_>) {
+    pub(crate) fn go_on_rising(&mut self, output: &mut Output<'_>) {
         let next = self.level_to_log().next();
-        if next <= outlet.context.levels.floor && self.check_all_know(next, outlet.context).is_ok() {
+        if next <= output.context.levels.floor && self.check_all_know(next, output.context).is_ok() {
             self.rise(next);
         }
     }
@@ -240,7 +240,7 @@ impl Group {
     }
 
     /// True if a request would log what is newer than the group; its client is told so.
-    pub(crate) fn refuses_newer(&mut self, request: &Request, outlet: &mut Outlet<'_>) -> bool {
+    pub(crate) fn refuses_newer(&mut self, request: &Request, output: &mut Output<'_>) -> bool {
         let in_force = self.level_to_log();
         if in_force >= Levels::KNOWN.highest {
             return false;
@@ -265,7 +265,7 @@ impl Group {
         let Err(refusal) = checked else { return false };
         let mut writer = resp::Writer::new(request.protocol);
         writer.error(refusal.text());
-        outlet.reply_proven(&request.origin, Proof::Refused, writer.into_bytes());
+        output.reply_proven(&request.origin, Proof::Refused, writer.into_bytes());
         true
     }
 }

@@ -47,7 +47,7 @@ mod monitor;
 mod nearby;
 mod neighbours;
 mod optimism;
-mod outlet;
+mod output;
 pub mod parameters;
 pub mod pubsub;
 mod quorum;

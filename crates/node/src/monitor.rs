@@ -12,7 +12,7 @@ use crate::core::{Context, Core};
 use crate::entry::Reader;
 use crate::event::{CoreId, SessionId};
 use crate::letter::Mail;
-use crate::outlet::{Outbox, Outlet};
+use crate::output::{Outbox, Output};
 
 /// Which sessions of this core watch, and which cores have such sessions.
 #[derive(Debug, Default)]
@@ -93,7 +93,7 @@ impl Core {
     }
 }
 
-impl Outlet<'_> {
+impl Output<'_> {
     /// Shows what a script has called, each laid out by `entry::put_words`.
     pub(crate) fn show_calls(&mut self, calls: &[Vec<u8>], unix_ms: i64) {
         let mut spans = Vec::new();

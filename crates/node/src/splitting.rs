@@ -147,7 +147,7 @@ impl Core {
         if is_there {
             let now = self.now;
             let mut left = None;
-            self.with_group(group, actions, |group, outlet| left = group.leave_for_split(now, outlet));
+            self.with_group(group, actions, |group, output| left = group.leave_for_split(now, output));
             let Some(known) = left else {
                 // It is more than a beginning already, or becomes so by a checkpoint.
                 self.context.free_later(new.split.state.into_keyspace());

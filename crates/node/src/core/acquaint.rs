@@ -211,9 +211,9 @@ impl Core {
         let Some(group) = self.group_mut(GroupId(0)) else { return };
         if group.standing() == Standing::Serving {
             let now = self.now;
-            self.with_group(GroupId(0), actions, |group, outlet| {
-                group.finish_removals(&outlet.context.bulletins, outlet.context.group_count, now);
-                group.take_balancing_step(now, outlet);
+            self.with_group(GroupId(0), actions, |group, output| {
+                group.finish_removals(&output.context.bulletins, output.context.group_count, now);
+                group.take_balancing_step(now, output);
             });
         }
         let Some(group) = self.group_mut(GroupId(0)) else { return };

@@ -300,7 +300,7 @@ impl Core {
     /// Sends what a client publishes to the other nodes.
     pub(crate) fn publish_to_peers(&mut self, question: &Question, actions: &mut Vec<Action>) {
         if let Question::Publish(message) = question {
-            Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions).publish_to_peers(message);
+            Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions).publish_to_peers(message);
         }
     }
 }

@@ -134,7 +134,7 @@ impl Core {
             Mail::Declined(declined) => self.take_declined(declined, actions),
             Mail::LetIn { group, origin } => {
                 let now = self.now;
-                self.with_group(group, actions, |group, outlet| group.let_in(&origin, now, outlet));
+                self.with_group(group, actions, |group, output| group.let_in(&origin, now, output));
             }
             // That there is no room to remember it keeps nobody from sending it again.
             Mail::Learn(script) => drop(self.context.scripting.cache.insert(script, false)),
@@ -153,7 +153,7 @@ impl Core {
             Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
             Mail::FromLeader(bulletin) => {
                 let now = self.now;
-                self.with_group(bulletin.group, actions, |group, outlet| group.hear_bulletin(&bulletin, now, outlet));
+                self.with_group(bulletin.group, actions, |group, output| group.hear_bulletin(&bulletin, now, output));
             }
             Mail::Loaded => self.note_loaded(from, actions),
             Mail::Neighbours(neighbours) => self.context.neighbours = neighbours,
@@ -237,14 +237,14 @@ impl Core {
                 }
             }
             Some(Wire::Offer(group, message)) => {
-                self.with_group(group, actions, |group, outlet| group.offered(from, message, now, outlet));
+                self.with_group(group, actions, |group, output| group.offered(from, message, now, output));
             }
             Some(Wire::Pull { group, index, chunk }) => {
-                self.with_group(group, actions, |group, outlet| group.pulled(from, index, chunk, now, outlet));
+                self.with_group(group, actions, |group, output| group.pulled(from, index, chunk, now, output));
             }
             Some(Wire::Chunk { group, index, chunk, bytes }) => {
-                self.with_group(group, actions, |group, outlet| {
-                    group.chunk_came(from, index, chunk, bytes, now, outlet);
+                self.with_group(group, actions, |group, output| {
+                    group.chunk_came(from, index, chunk, bytes, now, output);
                 });
             }
             Some(Wire::Announce(node, member)) => self.hear_announcement(from, node, &member, actions),
@@ -260,7 +260,7 @@ impl Core {
                 }
             }
             Some(Wire::AmMember(group)) => {
-                self.with_group(group, actions, |group, outlet| group.asked_membership(from, outlet));
+                self.with_group(group, actions, |group, output| group.asked_membership(from, output));
             }
             Some(Wire::NoMember { group, index }) => {
                 if let Some(group) = self.group_mut(group) {
@@ -292,7 +292,7 @@ impl Core {
                 }
             }
             Some(Wire::Sound { group, number }) => {
-                self.with_group(group, actions, |group, outlet| group.sounded(from, number, now, outlet));
+                self.with_group(group, actions, |group, output| group.sounded(from, number, now, output));
             }
             Some(Wire::Place { group, number, place }) => {
                 if let Some(group) = self.group_mut(group) {
@@ -325,11 +325,11 @@ impl Core {
                 actions.push(Action::Send { to: from, group, lane: Lane::Vital, bytes });
             }
             Some(Wire::Life { gateway, group, is_alive }) if gateway.node == from.0 => {
-                self.with_group(group, actions, |group, outlet| group.told_life(gateway, is_alive, now, outlet));
+                self.with_group(group, actions, |group, output| group.told_life(gateway, is_alive, now, output));
             }
             Some(Wire::Life { .. }) => self.context.statistics.malformed_peer_count += 1,
             Some(Wire::Publish(message)) => {
-                Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions).publish_here(&message);
+                Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions).publish_here(&message);
             }
             None => self.context.statistics.malformed_peer_count += 1,
         }

@@ -176,8 +176,8 @@ impl Core {
             Purpose::Libraries { session, ticket } => self.libraries_changed(session, ticket, proof, bytes),
             Purpose::Move { by, id, step } => {
                 let now = self.now;
-                self.with_group(by, actions, |driving, outlet| {
-                    driving.move_answered(id, group, step, bytes, now, outlet);
+                self.with_group(by, actions, |driving, output| {
+                    driving.move_answered(id, group, step, bytes, now, output);
                 });
             }
             Purpose::Transaction { id, step: Step::Lock } => {
@@ -271,17 +271,17 @@ impl Core {
                 InquiryKind::Fate => Fate::Refused,
                 InquiryKind::Ended => Fate::Ended,
             };
-            let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-            return outlet.testify(transaction, (asker, node), group, fate);
+            let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+            return output.testify(transaction, (asker, node), group, fate);
         }
-        self.with_group(group, actions, |asked, outlet| match question {
+        self.with_group(group, actions, |asked, output| match question {
             _ if asked.standing() != Standing::Serving => {}
             InquiryKind::Fate => {
                 if let Some(fate) = asked.testify(transaction) {
-                    outlet.testify(transaction, (asker, node), group, fate);
+                    output.testify(transaction, (asker, node), group, fate);
                 }
             }
-            InquiryKind::Ended => asked.asked_for_ending(transaction, (asker, node), now, outlet),
+            InquiryKind::Ended => asked.asked_for_ending(transaction, (asker, node), now, output),
         });
     }
 
@@ -302,11 +302,11 @@ impl Core {
             Progress::Compute(computation) => self.compute(computation, actions),
             Progress::Answered { origin, home, proof, bytes, asides, notices } => {
                 let now = self.now;
-                let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-                outlet.tell_asides(&origin, *asides, now);
+                let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+                output.tell_asides(&origin, *asides, now);
                 self.answer_work(&origin, home, (proof, bytes), actions);
-                let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-                notices.iter().for_each(|notice| outlet.tell(notice));
+                let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+                notices.iter().for_each(|notice| output.tell(notice));
             }
         }
     }
@@ -326,8 +326,8 @@ impl Core {
         (proof, bytes): (Proof, Vec<u8>),
         actions: &mut Vec<Action>,
     ) {
-        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-        outlet.reply_proven(origin, proof, bytes);
+        let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        output.reply_proven(origin, proof, bytes);
         // With control commands among them the reply is not yet whole.
         if self.sessions.get(origin.session).is_some_and(|session| session.composition.is_none()) {
             self.sessions.end_driving(origin.session, &self.context.settings.output_limits);
@@ -341,8 +341,8 @@ impl Core {
     pub(super) fn take_plain(&mut self, from: CoreId, request: &PlainRequest, words: &[u8], actions: &mut Vec<Action>) {
         let (now, origin) = (self.now, request.origin(self.context.node, from));
         let mut is_taken = false;
-        self.with_group(request.group, actions, |group, outlet| {
-            is_taken = group.standing() == Standing::Serving && group.take_plain(request, &origin, words, now, outlet);
+        self.with_group(request.group, actions, |group, output| {
+            is_taken = group.standing() == Standing::Serving && group.take_plain(request, &origin, words, now, output);
         });
         if !is_taken {
             self.take_request(request.with_words(origin, words), actions);
@@ -355,10 +355,10 @@ impl Core {
         let standing = self.group_mut(request.group).map(|group| group.standing());
         if standing == Some(Standing::Serving) {
             if !matches!(request.body, RequestBody::Script(_)) {
-                return self.with_group(request.group, actions, |group, outlet| group.request(request, now, outlet));
+                return self.with_group(request.group, actions, |group, output| group.request(request, now, output));
             }
             let mut is_expected = false;
-            self.with_group(request.group, actions, |group, outlet| is_expected = group.expects(&request, outlet));
+            self.with_group(request.group, actions, |group, output| is_expected = group.expects(&request, output));
             if is_expected {
                 self.take_script(request, false, actions);
             }
@@ -367,20 +367,20 @@ impl Core {
         // A node that has not read its disk yet does not know of its cluster, but others do. What they ask may have
         // been carried out long ago: only a leader can say what became of it.
         let is_clustered = self.context.is_clustered || request.origin.node != self.context.node;
-        let mut outlet = Self::outlet(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
+        let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         match &request.body {
-            _ if is_clustered && request.origin.claim.is_some() => outlet.send_back(&request.origin),
+            _ if is_clustered && request.origin.claim.is_some() => output.send_back(&request.origin),
             RequestBody::Lock(_) => {
                 let refused = wire::put_locked(&Locked::Refused(LOADING.to_owned()));
-                outlet.answer(&request.origin, Proof::Refused, refused);
+                output.answer(&request.origin, Proof::Refused, refused);
             }
             RequestBody::Prepare { .. } | RequestBody::Cut { .. } => {
-                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::Refused.put());
+                output.answer(&request.origin, Proof::Refused, PrepareAnswer::Refused.put());
             }
             RequestBody::Renew { .. } | RequestBody::Resolve { .. } => {
-                outlet.answer(&request.origin, Proof::Refused, Vec::new());
+                output.answer(&request.origin, Proof::Refused, Vec::new());
             }
-            _ => outlet.refuse(&request.origin, request.protocol, LOADING),
+            _ => output.refuse(&request.origin, request.protocol, LOADING),
         }
     }
 

@@ -15,7 +15,7 @@ use super::{Batch, Finished, Group, Standing, Waiter};
 use crate::entry::{self, Claimed};
 use crate::event::{Action, CoreId, Level, Now};
 use crate::letter::{Claim, Mail, Origin};
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::timeline::Kind;
 use crate::toll::Toll;
 use crate::tracking::Author;
@@ -25,7 +25,7 @@ use crate::{limits, observe};
 impl Group {
     /// Applies what is committed. False if some of it has to wait for the next turn: an entry holds large values, or it
     /// is too much. Anyone who serves has seen to that before the entries were logged, and applies all of it.
-    pub(super) fn apply_committed(&mut self, applied_bytes: &mut usize, now: Now, outlet: &mut Outlet<'_>) -> bool {
+    pub(super) fn apply_committed(&mut self, applied_bytes: &mut usize, now: Now, output: &mut Output<'_>) -> bool {
         while !self.window.committed.is_empty() {
             if !self.is_serving && (*applied_bytes > limits::APPLY_BYTES_PER_TURN || !self.unpack_next()) {
                 return false;
@@ -33,7 +33,7 @@ impl Group {
             let entry = self.window.committed.pop_front().expect("just seen");
             self.window.committed_bytes -= entry.data.len();
             *applied_bytes += entry.data.len();
-            self.apply(entry, now, outlet);
+            self.apply(entry, now, output);
         }
         true
     }
@@ -46,52 +46,52 @@ impl Group {
         self.window.committed_bytes - first.data.len() > max
     }
 
-    pub(super) fn apply(&mut self, entry: Entry, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn apply(&mut self, entry: Entry, now: Now, output: &mut Output<'_>) {
         assert!(entry.index <= self.replica.committed_index(), "nothing is applied before it is committed");
         let cursor = self.state.open(&entry);
-        outlet.context.places[self.id.0 as usize].index = entry.index;
-        let batch = self.batch_of(&entry, outlet);
+        output.context.places[self.id.0 as usize].index = entry.index;
+        let batch = self.batch_of(&entry, output);
         let (number, waiters, late) = match batch {
             Some(Batch { number, waiters, late, .. }) => {
-                self.answer_reads_before(number, now, outlet);
+                self.answer_reads_before(number, now, output);
                 (number, waiters, late)
             }
             None => (0, Vec::new(), Vec::new()),
         };
         if entry.kind == EntryKind::Membership {
-            return self.change_membership(&entry, outlet);
+            return self.change_membership(&entry, output);
         }
         let Some(cursor) = cursor else {
             self.begin_serving(&entry);
             return;
         };
-        outlet.context.places[self.id.0 as usize].unix = self.moment().unix;
+        output.context.places[self.id.0 as usize].unix = self.moment().unix;
         // What follows from an entry that only says that time has passed follows from the clock.
         if !entry::is_tick(&entry.data) {
-            outlet.context.hear(self.moment().unix);
+            output.context.hear(self.moment().unix);
         }
         let lookups = self.state.keyspace().lookups();
-        self.apply_items(cursor, waiters, now, outlet);
+        self.apply_items(cursor, waiters, now, output);
         if !self.is_serving {
             // Nobody has read them here.
             self.state.keyspace().set_lookups(lookups);
         }
         for read in late {
-            self.read_now(read, now, outlet);
+            self.read_now(read, now, output);
         }
         if self.leader.speculation.is_active {
             self.leader.speculation.settle(number);
         }
         if self.end_reservations_of_batch(number) {
-            self.admit_held(now, outlet);
+            self.admit_held(now, output);
         }
-        self.wake_waiters(outlet);
+        self.wake_waiters(output);
         if !self.is_serving {
             self.begin_serving(&entry);
         }
     }
 
-    pub(super) fn change_membership(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) {
+    pub(super) fn change_membership(&mut self, entry: &Entry, output: &mut Output<'_>) {
         let change = Change::decode(&entry.data).expect("the replica has looked at it");
         self.members.applied = change.fold(&self.members.applied);
         // What was there at the start may have lost its end.
@@ -103,10 +103,10 @@ impl Group {
         self.due.bulletin = Instant::ZERO;
         let Membership { voters, learners, .. } = &self.members.applied;
         let line = format!("group {}: voters {voters:?}, learners {learners:?}", self.id.0);
-        outlet.actions.push(Action::Log { level: Level::Notice, line });
+        output.actions.push(Action::Log { level: Level::Notice, line });
         if self.is_serving {
             let text = format!("voters {voters:?}, learners {learners:?}");
-            outlet.mail(CoreId(0), Mail::Happened { kind: Kind::Member, group: Some(self.id), text });
+            output.mail(CoreId(0), Mail::Happened { kind: Kind::Member, group: Some(self.id), text });
         }
     }
 
@@ -132,7 +132,7 @@ impl Group {
     /// Takes the batch that this entry is, with those who wait for it, and fails those that are in no log which can win
     /// any more: their place is taken, or an entry of a later term stands before it. Their place may stay empty for
     /// long, and reads and clients would wait for it.
-    pub(super) fn batch_of(&mut self, entry: &Entry, outlet: &mut Outlet<'_>) -> Option<Batch> {
+    pub(super) fn batch_of(&mut self, entry: &Entry, output: &mut Output<'_>) -> Option<Batch> {
         while let Some(batch) = self.window.inflight.front() {
             if batch.index > entry.index && batch.term >= entry.term {
                 break;
@@ -143,7 +143,7 @@ impl Group {
                 assert_eq!(batch.data.len(), entry.data.len(), "what was proposed here is what is applied");
                 return Some(batch);
             }
-            self.fail_batch(batch, outlet);
+            self.fail_batch(batch, output);
         }
         None
     }
@@ -153,26 +153,26 @@ impl Group {
         mut cursor: Cursor<'_>,
         waiters: Vec<Waiter>,
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
-        outlet.context.timings.break_off();
+        output.context.timings.break_off();
         let mut waiters = waiters.into_iter();
         let mut unlocks = false;
         while !cursor.is_done() {
-            let waiter = self.next_item_waiter(&mut waiters, now, outlet);
+            let waiter = self.next_item_waiter(&mut waiters, now, output);
             let imports = &mut self.slices.unpacked;
             let mut witness =
-                Witness { waiter, outlet, imports, toll: Toll::default(), is_first: true, existed: false };
+                Witness { waiter, output, imports, toll: Toll::default(), is_first: true, existed: false };
             let applied = self.state.apply_next(&mut cursor, &mut witness);
             let Witness { waiter, toll, existed, .. } = witness;
             unlocks |= self.is_serving && matches!(applied.what, What::Resolved { .. } | What::Split { .. });
-            self.follow_up(applied, waiter, (toll, existed), outlet);
-            outlet.settle();
+            self.follow_up(applied, waiter, (toll, existed), output);
+            output.settle();
         }
-        let end = self.next_item_waiter(&mut waiters, now, outlet);
+        let end = self.next_item_waiter(&mut waiters, now, output);
         assert!(end.is_none(), "somebody waits for an item that is not there");
         if unlocks {
-            self.admit_held(now, outlet);
+            self.admit_held(now, output);
         }
     }
 
@@ -182,19 +182,19 @@ impl Group {
         &mut self,
         waiters: &mut std::vec::IntoIter<Waiter>,
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) -> Option<Waiter> {
         for waiter in waiters.by_ref() {
             match waiter {
                 Waiter::Told(origin, finished) => {
                     let Finished { reply, reads, published } = *finished;
-                    published.iter().for_each(|message| outlet.publish(message));
+                    published.iter().for_each(|message| output.publish(message));
                     let observed = Observed::of_state();
-                    outlet.reply_observed(&origin, Protocol::Resp2, observed, |out| out.raw(&reply));
-                    outlet.remember_reads(&origin, &reads);
+                    output.reply_observed(&origin, Protocol::Resp2, observed, |out| out.raw(&reply));
+                    output.remember_reads(&origin, &reads);
                 }
                 // It was there before the entry was proposed, and that is committed.
-                Waiter::Read(read) | Waiter::Fetch(read) => self.execute_read(*read, now, outlet),
+                Waiter::Read(read) | Waiter::Fetch(read) => self.execute_read(*read, now, output),
                 waiter => return Some(waiter),
             }
         }
@@ -209,10 +209,10 @@ impl Group {
         Applied { claimed, answer, what }: Applied,
         waiter: Option<Waiter>,
         (toll, existed): (Toll, bool),
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let Some(Claimed { gateway, number, .. }) = claimed else {
-            return self.follow_up_unnumbered(what, waiter, existed, outlet);
+            return self.follow_up_unnumbered(what, waiter, existed, output);
         };
         let mut all = self.leader.scripts_under_way.remove(&(gateway, number)).unwrap_or_default();
         all.times.extend(toll.times);
@@ -226,21 +226,21 @@ impl Group {
         match what {
             What::Command | What::Exec | What::Script => {
                 let by = (gateway.node == self.node.0).then_some(Author::Request { core: gateway.core, claim });
-                self.tell(outlet, by);
+                self.tell(output, by);
             }
-            what => self.follow_up_rare(what, None, outlet),
+            what => self.follow_up_rare(what, None, output),
         }
         let Some(answer) = answer else { return };
         if !is_repeated {
-            published.iter().for_each(|message| outlet.publish(message));
+            published.iter().for_each(|message| output.publish(message));
         }
         if let Some(origin) = origin {
             assert_eq!(origin.claim, Some(claim), "who waits for an item has asked for it");
-            outlet.answer_committed(&origin, Committed::of_applied(), all, answer);
+            output.answer_committed(&origin, Committed::of_applied(), all, answer);
         }
         if self.awaited.remove(&(gateway, number)) {
-            outlet.settle();
-            outlet.settle_told(gateway.core, claim);
+            output.settle();
+            output.settle_told(gateway.core, claim);
         }
     }
 
@@ -250,7 +250,7 @@ impl Group {
         what: What,
         waiter: Option<Waiter>,
         existed: bool,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let by = match &waiter {
             Some(Waiter::Write(origin) | Waiter::Script(origin, _)) => self.author_of(origin),
@@ -258,21 +258,21 @@ impl Group {
         };
         match (what, waiter) {
             (What::Command, Some(Waiter::Eviction(database, key, byte_count))) => {
-                self.follow_up_eviction((database, key), byte_count, existed, outlet);
+                self.follow_up_eviction((database, key), byte_count, existed, output);
             }
             (What::Script, waiter) => {
                 if let Some(Waiter::Script(origin, finished)) = waiter {
                     let Finished { reply, reads, published } = *finished;
-                    published.iter().for_each(|message| outlet.publish(message));
+                    published.iter().for_each(|message| output.publish(message));
                     let proof = Committed::of_applied();
-                    outlet.reply_committed(&origin, Protocol::Resp2, proof, |out| out.raw(&reply));
+                    output.reply_committed(&origin, Protocol::Resp2, proof, |out| out.raw(&reply));
                     // Remembered before its own changes are told: it may have read what it then changed.
-                    outlet.remember_reads(&origin, &reads);
+                    output.remember_reads(&origin, &reads);
                 }
-                self.tell(outlet, by);
+                self.tell(output, by);
             }
-            (What::Command | What::Exec, _) => self.tell(outlet, by),
-            (what, waiter) => self.follow_up_rare(what, waiter, outlet),
+            (What::Command | What::Exec, _) => self.tell(output, by),
+            (what, waiter) => self.follow_up_rare(what, waiter, output),
         }
     }
 
@@ -282,21 +282,21 @@ impl Group {
         (database, key): (u16, Vec<u8>),
         byte_count: usize,
         existed: bool,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let mut notices = self.state.upkeep().take_notices();
         notices.retain(|notice| notice.class != Class::Generic);
         if existed {
             notices.push(Notice { class: Class::Evicted, name: "evicted", database, key: key.as_slice().into() });
         }
-        self.tell_notices(notices, outlet, None);
+        self.tell_notices(notices, output, None);
         self.evictions.keys.remove(&(database, key));
         self.evictions.bytes -= byte_count;
         self.evictions.count += 1;
     }
 
     /// The same for what is not a client's command, MULTI or script. Without a waiter the answer is given elsewhere.
-    pub(super) fn follow_up_rare(&mut self, what: What, waiter: Option<Waiter>, outlet: &mut Outlet<'_>) {
+    pub(super) fn follow_up_rare(&mut self, what: What, waiter: Option<Waiter>, output: &mut Output<'_>) {
         let proof = Committed::of_applied();
         match what {
             What::Command | What::Exec | What::Script => unreachable!("followed up by the caller"),
@@ -309,12 +309,12 @@ impl Group {
             What::Installed { transaction, moved } => {
                 self.leader.locks.set_logged(transaction, false);
                 self.note_moved(moved);
-                self.tell(outlet, self.author_of_transaction(transaction));
+                self.tell(output, self.author_of_transaction(transaction));
             }
             What::Prepared { transaction, is_accepted } => {
                 self.leader.locks.set_logged(transaction, false);
                 if is_accepted {
-                    self.tell(outlet, self.author_of_transaction(transaction));
+                    self.tell(output, self.author_of_transaction(transaction));
                 }
             }
             What::Resolved { transaction, moved } => {
@@ -331,53 +331,53 @@ impl Group {
                     _ => None,
                 };
                 // Anyone who hears of the change must find it made on every core.
-                let first = outlet.context.core;
+                let first = output.context.core;
                 let libraries = Arc::clone(self.state.libraries());
-                outlet.mail(first, Mail::Libraries { libraries, first, reply });
+                output.mail(first, Mail::Libraries { libraries, first, reply });
             }
             What::Parameters => {
-                for core in (0..outlet.context.core_count).map(CoreId) {
-                    outlet.mail(core, Mail::Parameters(Arc::clone(self.state.parameters())));
+                for core in (0..output.context.core_count).map(CoreId) {
+                    output.mail(core, Mail::Parameters(Arc::clone(self.state.parameters())));
                 }
             }
             What::Enlisted { node, before, is_news } => {
                 self.news.has_roster |= is_news;
                 if is_news && self.is_serving {
-                    self.tell_member(node, before.as_ref(), outlet);
+                    self.tell_member(node, before.as_ref(), output);
                 }
-                answer_governed(waiter, proof, outlet);
+                answer_governed(waiter, proof, output);
             }
             What::Wished(is_news) => {
                 self.news.has_roster |= is_news;
-                answer_governed(waiter, proof, outlet);
+                answer_governed(waiter, proof, output);
             }
             What::Split { group, split } => {
                 self.end_split(group);
-                self.note_split(group, split.map(|split| *split), outlet);
+                self.note_split(group, split.map(|split| *split), output);
             }
-            What::Ended => self.note_end(outlet),
+            What::Ended => self.note_end(output),
             What::Risen { level, is_news } => {
                 self.news.has_level |= is_news;
                 if is_news {
                     let line = format!("group {}: is at level {level}", self.id.0);
-                    outlet.actions.push(Action::Log { level: Level::Notice, line });
+                    output.actions.push(Action::Log { level: Level::Notice, line });
                 }
-                answer_governed(waiter, proof, outlet);
+                answer_governed(waiter, proof, output);
             }
         }
     }
 
     /// A gateway of this node wants to know when a request of its has been applied here, and told to caches. A replica
     /// without a leader learns of nothing: its caches have been told so.
-    pub(crate) fn tell_when_applied(&mut self, core: CoreId, claim: Claim, outlet: &mut Outlet<'_>) {
+    pub(crate) fn tell_when_applied(&mut self, core: CoreId, claim: Claim, output: &mut Output<'_>) {
         let gateway = GatewayId { node: self.node.0, boot: claim.boot, core };
         let is_cut_off = self.standing() == Standing::Leaderless;
         if self.is_vacant() {
             // Nobody has kept what was read of it, but for those who are told of everything.
-            outlet.flush_broadcasters();
-            outlet.settle_told(core, claim);
+            output.flush_broadcasters();
+            output.settle_told(core, claim);
         } else if is_cut_off || !matches!(self.state.replies().look(gateway, claim.number), Lookup::New) {
-            outlet.settle_told(core, claim);
+            output.settle_told(core, claim);
         } else {
             self.awaited.insert((gateway, claim.number));
         }
@@ -396,25 +396,25 @@ impl Group {
 
     /// Tells what has happened to keys, by the hand of this client of the node or of none.
     #[inline]
-    pub(crate) fn tell(&mut self, outlet: &mut Outlet<'_>, by: Option<Author>) {
+    pub(crate) fn tell(&mut self, output: &mut Output<'_>, by: Option<Author>) {
         if self.state.keyspace().notice_count() > 0 {
             let notices = self.state.upkeep().take_notices();
-            self.tell_notices(notices, outlet, by);
+            self.tell_notices(notices, output, by);
         }
     }
 
     /// Those who listen are told by the replica that leads. Clients that cache are told by the replica on their own
     /// node, which lacks nothing that they may have read.
-    pub(super) fn tell_notices(&self, notices: Vec<Notice>, outlet: &mut Outlet<'_>, by: Option<Author>) {
+    pub(super) fn tell_notices(&self, notices: Vec<Notice>, output: &mut Output<'_>, by: Option<Author>) {
         for notice in notices {
             match notice.class {
-                Class::Changed if notice.name == observe::FLUSHED => outlet.flushed(self.id),
-                Class::Changed => outlet.changed(&notice.key, by),
-                Class::Expired => outlet.changed(&notice.key, None),
+                Class::Changed if notice.name == observe::FLUSHED => output.flushed(self.id),
+                Class::Changed => output.changed(&notice.key, by),
+                Class::Expired => output.changed(&notice.key, None),
                 _ => {}
             }
             if self.is_serving && notice.class != Class::Changed {
-                outlet.tell(&notice);
+                output.tell(&notice);
             }
         }
     }
@@ -426,8 +426,8 @@ pub(super) fn is_mark_of_leader(entry: &Entry) -> bool {
 }
 
 /// Tells an operator that it is done.
-pub(super) fn answer_governed(waiter: Option<Waiter>, proof: Committed, outlet: &mut Outlet<'_>) {
+pub(super) fn answer_governed(waiter: Option<Waiter>, proof: Committed, output: &mut Output<'_>) {
     if let Some(Waiter::Write(origin)) = waiter {
-        outlet.reply_committed(&origin, Protocol::Resp2, proof, Writer::ok);
+        output.reply_committed(&origin, Protocol::Resp2, proof, Writer::ok);
     }
 }

@@ -13,7 +13,7 @@ use stdx::Instant;
 use super::Group;
 use crate::event::{Action, ArchiveNews, Now, Room};
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use state::Position;
 
 /// What the host was told last.
@@ -30,12 +30,12 @@ pub(super) struct ArchiveTold {
 
 impl Group {
     /// Tells the host how far the group is, and closes what is behind it.
-    pub(super) fn tell_archive(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        let is_wanted = outlet.context.settings.closes_moments();
+    pub(super) fn tell_archive(&mut self, now: Now, output: &mut Output<'_>) {
+        let is_wanted = output.context.settings.closes_moments();
         if !is_wanted || now.instant.since(self.archive_told.at) < limits::ARCHIVE_INTERVAL {
             return;
         }
-        let has_room = outlet.context.host.room == Room::Enough;
+        let has_room = output.context.host.room == Room::Enough;
         let (lacks_room, has_others) = (self.is_serving && !has_room, !self.is_alone());
         let told = std::mem::replace(
             &mut self.archive_told,
@@ -49,12 +49,12 @@ impl Group {
             },
         );
         let is_idle = told.last_index == self.archive_told.last_index && self.leader.builder.is_empty();
-        let is_open = self.moment().unix <= outlet.context.moments.latest();
+        let is_open = self.moment().unix <= output.context.moments.latest();
         if self.is_serving && is_idle && is_open && has_room && !self.is_closed() {
             self.leader.builder.tick();
             self.leader.waiters.push(super::Waiter::Silent);
         }
-        let is_archived = outlet.context.settings.is_archived;
+        let is_archived = output.context.settings.is_archived;
         let what = |told: &ArchiveTold| (told.applied, told.is_leading, told.lacks_room, told.has_others);
         if is_archived && what(&told) != what(&self.archive_told) {
             let (floor, terms) = if self.is_serving { self.replica.terms() } else { (0, Vec::new()) };
@@ -67,7 +67,7 @@ impl Group {
                 floor,
                 terms,
             };
-            outlet.actions.push(Action::Archive(news));
+            output.actions.push(Action::Archive(news));
         }
     }
 }

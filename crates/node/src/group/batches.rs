@@ -14,7 +14,7 @@ use crate::entry::{self, Builder, Durability};
 use crate::event::{Action, Now, Persist};
 use crate::letter::Origin;
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::settings::AppendFsync;
 
 /// Before, which sets and lists are called listpacks was no part of the log.
@@ -138,12 +138,12 @@ impl Group {
         true
     }
 
-    pub(super) fn append(&mut self, append: consensus::Append, outlet: &mut Outlet<'_>) {
+    pub(super) fn append(&mut self, append: consensus::Append, output: &mut Output<'_>) {
         let normal = append.entries.iter().filter(|entry| entry.kind == EntryKind::Normal);
         let level = normal.map(|entry| entry::level(&entry.data)).max().unwrap_or_default();
-        if self.defect == Some(Defect::EarlyLevel) && level <= outlet.context.levels.known.highest {
+        if self.defect == Some(Defect::EarlyLevel) && level <= output.context.levels.known.highest {
             // Nobody is told.
-        } else if outlet.context.keep(level, outlet.actions).is_err() {
+        } else if output.context.keep(level, output.actions).is_err() {
             return;
         }
         let hard_state = append.hard_state.unwrap_or(self.hard_state);
@@ -161,7 +161,7 @@ impl Group {
         };
         let is_synced = is_synced || append.election;
         let ticket = append.ticket;
-        outlet.actions.push(Action::Append {
+        output.actions.push(Action::Append {
             append: Append {
                 group: self.id.0,
                 ticket,
@@ -178,22 +178,22 @@ impl Group {
 
     /// Tells those who wait for a batch that it will never be applied: its entry was never made, or another leader's
     /// stands in its place. That is certain, so the refusal may be retried without doubling anything.
-    pub(super) fn fail(&mut self, waiters: Vec<Waiter>, outlet: &mut Outlet<'_>) {
+    pub(super) fn fail(&mut self, waiters: Vec<Waiter>, output: &mut Output<'_>) {
         for waiter in waiters {
             if let Some(origin) = waiter.origin() {
                 self.lose_place(origin);
             }
             match waiter {
-                Waiter::Write(origin) => fail(&origin, Protocol::Resp2, LEADER_LOST, outlet),
-                Waiter::Read(read) => fail_read(&read, LEADER_LOST, outlet),
-                Waiter::Step(origin) => outlet.send_back(&origin),
-                Waiter::Fetch(fetch) => outlet.send_back(&fetch.origin),
+                Waiter::Write(origin) => fail(&origin, Protocol::Resp2, LEADER_LOST, output),
+                Waiter::Read(read) => fail_read(&read, LEADER_LOST, output),
+                Waiter::Step(origin) => output.send_back(&origin),
+                Waiter::Fetch(fetch) => output.send_back(&fetch.origin),
                 Waiter::Eviction(database, key, byte_count) => {
                     self.evictions.keys.remove(&(database, key));
                     self.evictions.bytes -= byte_count;
                 }
                 Waiter::Script(origin, _) | Waiter::Told(origin, _) => {
-                    fail(&origin, Protocol::Resp2, LEADER_LOST, outlet);
+                    fail(&origin, Protocol::Resp2, LEADER_LOST, output);
                 }
                 Waiter::Silent => {}
             }
@@ -201,29 +201,29 @@ impl Group {
     }
 
     /// Tells those who wait for a batch that nobody here will ever know what became of it.
-    pub(super) fn fail_unknown(&mut self, batch: Batch, outlet: &mut Outlet<'_>) {
+    pub(super) fn fail_unknown(&mut self, batch: Batch, output: &mut Output<'_>) {
         let (writes, others) =
             batch.waiters.into_iter().partition(|waiter| matches!(waiter, Waiter::Write(_) | Waiter::Script(..)));
         for waiter in writes {
             if let Waiter::Write(origin) | Waiter::Script(origin, _) = waiter {
-                fail(&origin, Protocol::Resp2, OUTCOME_UNKNOWN, outlet);
+                fail(&origin, Protocol::Resp2, OUTCOME_UNKNOWN, output);
             }
         }
-        self.fail_batch(Batch { waiters: others, ..batch }, outlet);
+        self.fail_batch(Batch { waiters: others, ..batch }, output);
     }
 
-    pub(super) fn fail_batches_never_proposed(&mut self, outlet: &mut Outlet<'_>) {
+    pub(super) fn fail_batches_never_proposed(&mut self, output: &mut Output<'_>) {
         while self.window.inflight.front().is_some_and(|batch| batch.index == 0) {
             let batch = self.window.inflight.pop_front().expect("just seen");
-            self.fail_batch(batch, outlet);
+            self.fail_batch(batch, output);
         }
     }
 
-    pub(super) fn fail_batch(&mut self, batch: Batch, outlet: &mut Outlet<'_>) {
-        self.fail(batch.waiters, outlet);
+    pub(super) fn fail_batch(&mut self, batch: Batch, output: &mut Output<'_>) {
+        self.fail(batch.waiters, output);
         for read in &batch.late {
             self.lose_place(&read.origin);
-            fail_read(read, LEADER_LOST, outlet);
+            fail_read(read, LEADER_LOST, output);
         }
     }
 }
@@ -240,10 +240,10 @@ pub(super) fn strictest(waiters: &[Waiter]) -> Durability {
 }
 
 /// A request was not carried out here. A gateway that numbers its requests sends it again; who does not is told.
-pub(super) fn fail(origin: &Origin, protocol: Protocol, text: &str, outlet: &mut Outlet<'_>) {
+pub(super) fn fail(origin: &Origin, protocol: Protocol, text: &str, output: &mut Output<'_>) {
     if origin.claim.is_some() {
-        outlet.send_back(origin);
+        output.send_back(origin);
     } else {
-        outlet.refuse(origin, protocol, text);
+        output.refuse(origin, protocol, text);
     }
 }

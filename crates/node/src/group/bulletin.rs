@@ -7,7 +7,7 @@ use crate::bulletin::{Bulletin, Feed, Follower};
 use crate::event::{CoreId, GroupId, Lane, NodeId, Now};
 use crate::letter::Mail;
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::wire;
 
 impl Group {
@@ -55,21 +55,21 @@ impl Group {
     }
 
     /// Tells all nodes of the cluster, from time to time. One that knows no roster (any more) tells its followers.
-    pub(super) fn tell_bulletin(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        let is_by_itself = outlet.context.roster.is_empty() && self.is_alone();
+    pub(super) fn tell_bulletin(&mut self, now: Now, output: &mut Output<'_>) {
+        let is_by_itself = output.context.roster.is_empty() && self.is_alone();
         if !self.is_serving || is_by_itself || now.instant < self.due.bulletin {
             return;
         }
         self.due.bulletin = now.instant + limits::BULLETIN_INTERVAL;
-        self.leader.halves = self.halves(outlet.context);
+        self.leader.halves = self.halves(output.context);
         let Some(bulletin) = self.bulletin() else { return };
         let bytes = wire::encode_bulletin(&bulletin);
         let members = bulletin.voters.iter().chain(&bulletin.learners).map(|node| NodeId(*node));
-        let others: BTreeSet<NodeId> = outlet.context.roster.present().map(|(node, _)| node).chain(members).collect();
+        let others: BTreeSet<NodeId> = output.context.roster.present().map(|(node, _)| node).chain(members).collect();
         for node in others.into_iter().filter(|node| *node != self.node) {
             // The first core keeps them, whichever group they are about.
-            outlet.send(node, GroupId(0), Lane::Log, bytes.clone());
+            output.send(node, GroupId(0), Lane::Log, bytes.clone());
         }
-        outlet.mail(CoreId(0), Mail::Bulletin(bulletin));
+        output.mail(CoreId(0), Mail::Bulletin(bulletin));
     }
 }

@@ -11,7 +11,7 @@ use stdx::log::Entry;
 use super::Group;
 use crate::event::{Action, Level, Now};
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 
 impl Group {
     /// Drops from memory what all members hold, and of the rest what is beyond a bound.
@@ -41,13 +41,13 @@ impl Group {
     }
 
     /// The host has read a part of the log.
-    pub(crate) fn log_read(&mut self, first: u64, read: Result<Vec<Entry>, String>, outlet: &mut Outlet<'_>) {
+    pub(crate) fn log_read(&mut self, first: u64, read: Result<Vec<Entry>, String>, output: &mut Output<'_>) {
         match read {
             Ok(entries) => self.replica.fetched(first, &entries),
             Err(reason) => {
                 self.replica.fetch_failed(first);
                 let line = format!("group {}: cannot feed a member from the log at index {first}: {reason}", self.id.0);
-                outlet.actions.push(Action::Log { level: Level::Notice, line });
+                output.actions.push(Action::Log { level: Level::Notice, line });
             }
         }
     }

@@ -11,7 +11,7 @@ use stdx::log::{EntryKind, Membership};
 use super::Group;
 use crate::event::{Action, Level, Now};
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 
 /// Who takes part in a group that was found in a data directory, as long as no checkpoint and no entry of its log says
 /// more: who founded it, if this node was one of them.
@@ -74,7 +74,7 @@ impl Group {
     }
 
     /// Tells what is waited for.
-    pub(super) fn look_after_doubt(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn look_after_doubt(&mut self, now: Now, output: &mut Output<'_>) {
         if self.loss.is_overtaken {
             let line = format!(
                 "group {}: the cluster has lost entries up to {} that this node holds: all nodes that vote stopped \
@@ -83,7 +83,7 @@ impl Group {
                 self.id.0,
                 self.applied()
             );
-            outlet.actions.push(Action::Fatal { line });
+            output.actions.push(Action::Fatal { line });
             return;
         }
         if !self.is_in_doubt() {
@@ -103,7 +103,7 @@ impl Group {
              what they have",
             self.id.0
         );
-        outlet.actions.push(Action::Log { level: Level::Warning, line });
+        output.actions.push(Action::Log { level: Level::Warning, line });
     }
 
     /// An operator says that what this replica has is whole, even if it is nothing. False if that is not in question.

@@ -20,7 +20,7 @@ use crate::defect::Defect;
 use crate::event::{GroupId, NodeId, Now, Room};
 use crate::letter::Fate;
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::transaction::TransactionId;
 
 /// The level at which participants are asked, and the log takes the item.
@@ -47,10 +47,10 @@ struct Ending {
 
 impl Group {
     /// Asks about what has ended here some time ago, and lets go of what nobody will ask about.
-    pub(super) fn look_after_endings(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn look_after_endings(&mut self, now: Now, output: &mut Output<'_>) {
         let endings = &mut self.leader.endings;
         let is_due = endings.looked.is_none_or(|looked| now.instant.since(looked) >= limits::ENDINGS_INTERVAL);
-        if !is_due || outlet.context.levels.in_force < SINCE || self.state.level() < SINCE {
+        if !is_due || output.context.levels.in_force < SINCE || self.state.level() < SINCE {
             return;
         }
         endings.looked = Some(now.instant);
@@ -79,7 +79,7 @@ impl Group {
                 let is_open = |group: &&u32| **group != self.id.0 && !ending.ended_in.contains(*group);
                 let open: Vec<u32> = participants.iter().filter(is_open).copied().collect();
                 asked_count += open.len();
-                open.iter().for_each(|group| outlet.ask_whether_ended(transaction, self.id, GroupId(*group)));
+                open.iter().for_each(|group| output.ask_whether_ended(transaction, self.id, GroupId(*group)));
                 open.is_empty()
             };
             if is_over {
@@ -95,7 +95,7 @@ impl Group {
         let looked_at = endings.known.range((first, last)).map(|(transaction, _)| *transaction);
         let gone: Vec<_> = looked_at.filter(|transaction| self.state.outcome(*transaction).is_none()).collect();
         gone.iter().for_each(|transaction| _ = endings.known.remove(transaction));
-        if forgotten.is_empty() || outlet.context.host.room != Room::Enough {
+        if forgotten.is_empty() || output.context.host.room != Room::Enough {
             return;
         }
         for transaction in &forgotten {
@@ -122,9 +122,9 @@ impl Group {
         transaction: TransactionId,
         (asker, node): (GroupId, NodeId),
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
-        self.read_for_node(node, ReadWhat::Ended(transaction, asker), now, outlet);
+        self.read_for_node(node, ReadWhat::Ended(transaction, asker), now, output);
     }
 
     /// Tells a participant whether this one has ended a transaction. There is no answer until it has; the asker asks
@@ -132,9 +132,9 @@ impl Group {
     ///
     /// What was committed had been prepared here before. All that was committed when the question came is applied, so
     /// if there is nothing prepared, it has ended.
-    pub(super) fn tell_ending(&self, transaction: TransactionId, asker: (GroupId, NodeId), outlet: &mut Outlet<'_>) {
+    pub(super) fn tell_ending(&self, transaction: TransactionId, asker: (GroupId, NodeId), output: &mut Output<'_>) {
         if !self.state.prepared().contains_key(&transaction) {
-            outlet.testify(transaction, asker, self.id, Fate::Ended);
+            output.testify(transaction, asker, self.id, Fate::Ended);
         }
     }
 

@@ -14,7 +14,7 @@ use super::{Group, Held};
 use crate::defect::Defect;
 use crate::event::{GroupId, Lane, NodeId, Now};
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::transaction::GatewayId;
 use crate::wire;
 
@@ -34,7 +34,7 @@ struct Asked {
 
 impl Group {
     /// Asks the gateways that hold or want locks whether they live, and takes the locks of those who say nothing.
-    pub(super) fn look_after_gateways(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn look_after_gateways(&mut self, now: Now, output: &mut Output<'_>) {
         let own = self.node.0;
         let holders = self.leader.locks.lapsable().filter(|holder| !self.state.prepared().contains_key(holder));
         let wanting = self.leader.held.iter().filter_map(|held| match held {
@@ -51,35 +51,35 @@ impl Group {
                 continue;
             }
             if asked.unanswered_count >= limits::GATEWAY_ASKS_MAX {
-                self.let_go_of(gateway, now, outlet);
+                self.let_go_of(gateway, now, output);
                 continue;
             }
             asked.at = now.instant;
             asked.unanswered_count += 1;
             // The group's number only tells the receiving host which core to wake: the gateway's own.
             let core = GroupId(u32::from(gateway.core.0));
-            outlet.send(NodeId(gateway.node), core, Lane::Vital, wire::encode_ask(gateway, self.id));
+            output.send(NodeId(gateway.node), core, Lane::Vital, wire::encode_ask(gateway, self.id));
         }
     }
 
     /// A gateway has answered, or another life of it has in its place.
-    pub(crate) fn told_life(&mut self, gateway: GatewayId, is_alive: bool, now: Now, outlet: &mut Outlet<'_>) {
+    pub(crate) fn told_life(&mut self, gateway: GatewayId, is_alive: bool, now: Now, output: &mut Output<'_>) {
         if !is_alive {
-            self.let_go_of(gateway, now, outlet);
+            self.let_go_of(gateway, now, output);
         } else if let Some(asked) = self.leader.gateways.asked.get_mut(&gateway) {
             asked.unanswered_count = 0;
         }
     }
 
     /// Takes from a gateway all locks of what it has not prepared, and its places in the line for others.
-    fn let_go_of(&mut self, gateway: GatewayId, now: Now, outlet: &mut Outlet<'_>) {
+    fn let_go_of(&mut self, gateway: GatewayId, now: Now, output: &mut Output<'_>) {
         self.leader.gateways.asked.remove(&gateway);
         if self.defect == Some(Defect::ForgottenLock) {
             return;
         }
         self.leader.held.retain(|held| match held {
             Held::Lock(lock, origin, _) if lock.transaction.gateway == gateway => {
-                outlet.send_back(origin);
+                output.send_back(origin);
                 false
             }
             _ => true,
@@ -87,8 +87,8 @@ impl Group {
         let holders = self.leader.locks.lapsable().filter(|holder| holder.gateway == gateway);
         let lost: Vec<_> = holders.filter(|holder| !self.state.prepared().contains_key(holder)).collect();
         for transaction in lost {
-            self.take_away(transaction, outlet);
+            self.take_away(transaction, output);
         }
-        self.admit_held(now, outlet);
+        self.admit_held(now, output);
     }
 }

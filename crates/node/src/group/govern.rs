@@ -16,7 +16,7 @@ use crate::entry;
 use crate::event::{GroupId, NodeId, Now};
 use crate::letter::Origin;
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::roster::{GROUPS_MAX, Gone, Member, Roster};
 use crate::settings::Settings;
 use crate::timeline::Kind;
@@ -30,33 +30,33 @@ impl Group {
         origin: Origin,
         protocol: Protocol,
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let mut spans = Vec::new();
         let (_, args) = entry::Reader::new(words).words(&mut spans);
         let text = |place: usize| String::from_utf8_lossy(args.get(place).unwrap_or_default()).into_owned();
-        let group_count = self.roster().group_count(outlet.context.group_count);
+        let group_count = self.roster().group_count(output.context.group_count);
         let done = match text(1).to_ascii_lowercase().as_str() {
-            "remove" => self.remove(&text(2), &outlet.context.bulletins, group_count, now),
-            "move" if !outlet.context.is_clustered => Err(NO_CLUSTER.to_owned()),
+            "remove" => self.remove(&text(2), &output.context.bulletins, group_count, now),
+            "move" if !output.context.is_clustered => Err(NO_CLUSTER.to_owned()),
             "move" => self.want([&text(2), &text(3), &text(4)], group_count),
-            "split" => self.divide(&text(2), &text(3), now, outlet),
-            "merge" => self.merge([&text(2), &text(3)], now, outlet),
+            "split" => self.divide(&text(2), &text(3), now, output),
+            "merge" => self.merge([&text(2), &text(3)], now, output),
             "balance" => self.switch_balancing(&text(2)),
-            "upgrade" => self.upgrade(&text(2), outlet),
-            "groups" => self.ask_for_groups(&text(2), now, outlet),
+            "upgrade" => self.upgrade(&text(2), output),
+            "groups" => self.ask_for_groups(&text(2), now, output),
             "place" => {
                 let nodes: Vec<String> = (3..args.len()).map(text).collect();
-                self.place(&text(2), &nodes, outlet.context.settings.replica_count, group_count)
+                self.place(&text(2), &nodes, output.context.settings.replica_count, group_count)
             }
-            "prefer" => self.prefer(&text(2), &text(3), &outlet.context.bulletins, group_count),
-            _ => self.rebalance(outlet.context, group_count, now),
+            "prefer" => self.prefer(&text(2), &text(3), &output.context.bulletins, group_count),
+            _ => self.rebalance(output.context, group_count, now),
         };
         match done {
             // The client hears when the last of it is committed.
             Ok(true) => *self.leader.waiters.last_mut().expect("something will be logged") = Waiter::Write(origin),
-            Ok(false) => outlet.reply_observed(&origin, protocol, Observed::of_state(), resp::Writer::ok),
-            Err(reason) => outlet.refuse(&origin, protocol, &reason),
+            Ok(false) => output.reply_observed(&origin, protocol, Observed::of_state(), resp::Writer::ok),
+            Err(reason) => output.refuse(&origin, protocol, &reason),
         }
     }
 
@@ -129,8 +129,8 @@ impl Group {
     }
 
     /// Lets a group split: another one comes into being, on the same nodes, with these slots.
-    fn divide(&mut self, parent: &str, text: &str, now: Now, outlet: &mut Outlet<'_>) -> Result<bool, String> {
-        let context = &outlet.context;
+    fn divide(&mut self, parent: &str, text: &str, now: Now, output: &mut Output<'_>) -> Result<bool, String> {
+        let context = &output.context;
         let group_count = self.roster().group_count(context.group_count);
         let number =
             parent.parse().ok().filter(|group| *group < group_count && !self.roster().is_ending(GroupId(*group)));
@@ -160,7 +160,7 @@ impl Group {
         }
         if self.roster().is_empty() {
             // The node is by itself: the leaders of its groups tell how they are when it is a cluster of one.
-            self.enlist(self.node, &outlet.context.own);
+            self.enlist(self.node, &output.context.own);
             return Err("TRYAGAIN this server is becoming a cluster of one".to_owned());
         }
         // Of those that are about to split off nobody can tell yet where they are led.
@@ -170,7 +170,7 @@ impl Group {
         self.check_numbering()?;
         let group = GroupId(group_count);
         let text = format!("will split off from group {}, with {} slots, as was asked for", parent.0, slots.len());
-        outlet.happened(Kind::Placement, Some(group), text);
+        output.happened(Kind::Placement, Some(group), text);
         self.batch.of_numbering = self.batch.number;
         self.leader.builder.divide(group, parent, &runs_of(slots));
         self.leader.waiters.push(Waiter::Silent);
@@ -178,8 +178,8 @@ impl Group {
     }
 
     /// Merges a group into another one, which gets its slots.
-    fn merge(&mut self, [group, into]: [&str; 2], now: Now, outlet: &mut Outlet<'_>) -> Result<bool, String> {
-        let context = &outlet.context;
+    fn merge(&mut self, [group, into]: [&str; 2], now: Now, output: &mut Output<'_>) -> Result<bool, String> {
+        let context = &output.context;
         let group_count = self.roster().group_count(context.group_count);
         let find = |text: &str| match text.parse().ok().map(GroupId) {
             Some(group) if self.roster().is_gone(group) => Err(format!("ERR group {} has been merged", group.0)),
@@ -213,7 +213,7 @@ impl Group {
         }
         if self.roster().is_empty() {
             // See `divide`.
-            self.enlist(self.node, &outlet.context.own);
+            self.enlist(self.node, &output.context.own);
             return Err("TRYAGAIN this server is becoming a cluster of one".to_owned());
         }
         for other in [group, into] {
@@ -222,32 +222,32 @@ impl Group {
         self.check_numbering()?;
         self.batch.of_numbering = self.batch.number;
         let text = format!("merges into group {}, as requested: its slots move", into.0);
-        outlet.happened(Kind::Placement, Some(group), text);
+        output.happened(Kind::Placement, Some(group), text);
         self.leader.builder.merge(group, into);
         self.leader.waiters.push(Waiter::Silent);
         Ok(true)
     }
 
     /// Logs of groups that have ended that they are removed.
-    fn retire_ended(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    fn retire_ended(&mut self, now: Now, output: &mut Output<'_>) {
         if self.check_numbering().is_err() {
             return;
         }
         let merging: Vec<GroupId> = self.roster().merging().map(|(group, _)| group).collect();
         // Where there is a replica, what it holds is known here, whatever others say.
-        let slots = &outlet.context.slots;
-        let is_here = |group: GroupId| outlet.context.routes.get(group.0 as usize).is_some_and(|route| route.is_here);
+        let slots = &output.context.slots;
+        let is_here = |group: GroupId| output.context.routes.get(group.0 as usize).is_some_and(|route| route.is_here);
         let holds_here = |group: GroupId| is_here(group) && slots.runs().iter().any(|(.., holder)| *holder == group);
         let is_early = self.defect == Some(Defect::EarlyEnd);
         let ended: Vec<GroupId> = merging.into_iter().filter(|group| is_early || !holds_here(*group)).collect();
         for group in ended {
-            let told = fresh(&outlet.context.bulletins, group, now).ok();
+            let told = fresh(&output.context.bulletins, group, now).ok();
             let early = |told: &Bulletin| is_early.then(|| Gone { index: told.applied, ..Gone::default() });
             let told = told.and_then(|told| told.ended.clone().or_else(|| early(told)));
-            let is_undisputed = is_early || outlet.context.bulletins.is_undisputed(group, now.instant);
+            let is_undisputed = is_early || output.context.bulletins.is_undisputed(group, now.instant);
             if let Some(gone) = told.filter(|_| is_undisputed) {
                 self.batch.of_numbering = self.batch.number;
-                outlet.happened(Kind::Placement, Some(group), "has been merged".to_owned());
+                output.happened(Kind::Placement, Some(group), "has been merged".to_owned());
                 self.leader.builder.retire(group, &gone);
                 self.leader.waiters.push(Waiter::Silent);
             }
@@ -281,11 +281,11 @@ impl Group {
     }
 
     /// Founds groups until there are so many.
-    fn ask_for_groups(&mut self, text: &str, now: Now, outlet: &mut Outlet<'_>) -> Result<bool, String> {
+    fn ask_for_groups(&mut self, text: &str, now: Now, output: &mut Output<'_>) -> Result<bool, String> {
         let count = text.parse().ok().filter(|count| (1..=GROUPS_MAX).contains(count));
         let count: u32 = count.ok_or_else(|| format!("ERR there can be 1 to {GROUPS_MAX} groups, and not '{text}'"))?;
         let gone_count = self.roster().gone().count() as u32;
-        let there = self.roster().group_count(outlet.context.group_count) - gone_count;
+        let there = self.roster().group_count(output.context.group_count) - gone_count;
         if count < there {
             return Err(format!("ERR there are {there} groups already: HOLDFAST MERGE lets one go"));
         }
@@ -293,26 +293,26 @@ impl Group {
             return Ok(false);
         }
         self.check_numbering()?;
-        let view = balance::view_of(outlet.context, self.roster(), now.instant);
+        let view = balance::view_of(output.context, self.roster(), now.instant);
         let founded = balance::foundings(&view, count.saturating_add(gone_count));
         if founded.is_empty() {
             if self.roster().is_empty() {
                 // The node is by itself: the leaders of its groups tell how they are when it is a cluster of one.
-                self.enlist(self.node, &outlet.context.own);
+                self.enlist(self.node, &output.context.own);
             }
             return Err("TRYAGAIN a group has no leader or no place at present: ask again when all have".to_owned());
         }
-        self.found(founded, "as was asked for", outlet);
+        self.found(founded, "as was asked for", output);
         Ok(true)
     }
 
     /// Logs that there are these groups.
-    fn found(&mut self, founded: Vec<balance::Founding>, why: &str, outlet: &mut Outlet<'_>) {
+    fn found(&mut self, founded: Vec<balance::Founding>, why: &str, output: &mut Output<'_>) {
         self.batch.of_numbering = self.batch.number;
         for balance::Founding { group, voters } in founded {
             let names: Vec<_> = voters.iter().map(u64::to_string).collect();
             let text = format!("is founded on nodes {}, {why}", names.join(", "));
-            outlet.happened(Kind::Placement, Some(group), text);
+            output.happened(Kind::Placement, Some(group), text);
             self.leader.builder.found(group, &voters);
             self.leader.waiters.push(Waiter::Silent);
         }
@@ -320,43 +320,43 @@ impl Group {
 
     /// The leader of the metadata sees to it that there are groups enough, that those without slots get some, and that
     /// none is too large.
-    fn grow(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    fn grow(&mut self, now: Now, output: &mut Output<'_>) {
         let is_by_itself = self.roster().is_empty();
         let mut roster = self.roster().clone();
         if is_by_itself {
-            roster.enlist(self.node, outlet.context.own.clone());
+            roster.enlist(self.node, output.context.own.clone());
         }
-        let view = balance::view_of(outlet.context, &roster, now.instant);
+        let view = balance::view_of(output.context, &roster, now.instant);
         let wanted = balance::wanted_count(&view);
         if wanted > view.group_count && self.check_numbering().is_err() {
             // It is looked at again soon.
         } else if wanted > view.group_count && is_by_itself {
             // It becomes a cluster of one: then leaders tell how their groups are.
-            self.enlist(self.node, &outlet.context.own);
+            self.enlist(self.node, &output.context.own);
         } else if wanted > view.group_count {
             let founded = balance::foundings(&view, wanted);
             let cores: u32 = view.cores.values().map(|cores| u32::from(*cores)).sum();
-            self.found(founded, &format!("as the nodes have {cores} cores"), outlet);
+            self.found(founded, &format!("as the nodes have {cores} cores"), output);
         } else if let Some(filling) = balance::next_filling(&view) {
-            outlet.happened(Kind::Placement, Some(filling.group), filling.text());
+            output.happened(Kind::Placement, Some(filling.group), filling.text());
             for (first, last) in filling.slots {
                 self.leader.builder.want((Slot(first), Slot(last)), filling.group);
                 self.leader.waiters.push(Waiter::Silent);
             }
         } else if self.check_numbering().is_ok() {
-            let by = Splitting { level: self.leader.builder.level(), ..balance::splitting_of(outlet.context) };
+            let by = Splitting { level: self.leader.builder.level(), ..balance::splitting_of(output.context) };
             if let Some(split) = balance::next_split(&view, &by) {
-                self.split_off(&split, outlet);
+                self.split_off(&split, output);
                 if self.defect == Some(Defect::RepeatedSplit) {
-                    self.split_off(&Split { group: GroupId(split.group.0 + 1), ..split }, outlet);
+                    self.split_off(&Split { group: GroupId(split.group.0 + 1), ..split }, output);
                 }
             }
         }
     }
 
     /// Logs that a group is to split.
-    fn split_off(&mut self, split: &Split, outlet: &mut Outlet<'_>) {
-        outlet.happened(Kind::Placement, Some(split.group), split.text());
+    fn split_off(&mut self, split: &Split, output: &mut Output<'_>) {
+        output.happened(Kind::Placement, Some(split.group), split.text());
         self.batch.of_numbering = self.batch.number;
         self.leader.builder.divide(split.group, split.parent, &split.slots);
         self.leader.waiters.push(Waiter::Silent);
@@ -391,21 +391,21 @@ impl Group {
     }
 
     /// The leader of the metadata says which group moves where next, if that must change.
-    pub(crate) fn take_balancing_step(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(crate) fn take_balancing_step(&mut self, now: Now, output: &mut Output<'_>) {
         if now.instant < self.due.balance {
             return;
         }
         self.due.balance = now.instant + limits::BALANCE_INTERVAL;
         let since = now.instant.since(self.leadership.since);
-        self.go_on_rising(outlet);
-        self.retire_ended(now, outlet);
-        self.grow(now, outlet);
+        self.go_on_rising(output);
+        self.retire_ended(now, output);
+        self.grow(now, output);
         // A group that is about to come into being is not in the roster yet. One that splits off lives where the other
         // one does: that must not change in between.
         if self.roster().is_empty() || self.check_numbering().is_err() {
             return;
         }
-        let mut view = balance::view_of(outlet.context, self.roster(), now.instant);
+        let mut view = balance::view_of(output.context, self.roster(), now.instant);
         if since < limits::BALANCE_PATIENCE {
             view.silent.clear(); // it has not listened for long
         }
@@ -425,7 +425,7 @@ impl Group {
         for balance::Step { group, nodes, reason, .. } in steps {
             let names: Vec<_> = nodes.iter().map(u64::to_string).collect();
             let text = format!("is to live on nodes {}: {reason}", names.join(", "));
-            outlet.happened(Kind::Placement, Some(group), text);
+            output.happened(Kind::Placement, Some(group), text);
             self.leader.builder.place(group, &nodes);
             self.leader.waiters.push(Waiter::Silent);
         }

@@ -55,9 +55,9 @@ impl Group {
     }
 
     /// False for a numbered script that has been run, or is about to be logged: it must not be run once more.
-    pub(crate) fn is_script_due(&mut self, origin: &Origin, outlet: &mut Outlet<'_>) -> bool {
+    pub(crate) fn is_script_due(&mut self, origin: &Origin, output: &mut Output<'_>) -> bool {
         let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
-        !self.leader.scripts_under_way.contains_key(&(gateway, claim.number)) && self.is_to_be_done(origin, outlet)
+        !self.leader.scripts_under_way.contains_key(&(gateway, claim.number)) && self.is_to_be_done(origin, output)
     }
 
     /// Runs a script. Its changes join the present batch, and its client is answered when they are safe; if there are
@@ -71,13 +71,13 @@ impl Group {
         engine: &mut Engine,
         prng: &mut Prng,
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) -> Result<(), Declined> {
         let pending = self.pending_number();
         let lookups_before = self.state.keyspace().lookups();
         self.leader.speculation.activate(pending, run.circumstances.level);
         self.script.last = now.instant;
-        let moment = self.batch_moment(now, outlet.context.moments.latest(), prng);
+        let moment = self.batch_moment(now, output.context.moments.latest(), prng);
         let mut host = LiveHost {
             keyspace: self.state.keyspace(),
             speculation: &mut self.leader.speculation,
@@ -110,7 +110,7 @@ impl Group {
         writer.truncate(0);
         let mut ending = Ending::Stopped;
         let mut watch = None;
-        let timings = &mut outlet.context.timings;
+        let timings = &mut output.context.timings;
         if host.declined.is_none() {
             let call = run.invocation.call(run.args, moment, run.seed);
             let known = crate::dispatch::lookup(run.args).expect("its gateway knew it");
@@ -153,16 +153,16 @@ impl Group {
         asides.tally.end(writer.bytes());
         let mut toll = Toll::default();
         if run.origin.claim.is_some() {
-            toll.times.extend(watch.map(|watch| outlet.context.timings.stop_for_gateway(watch)));
+            toll.times.extend(watch.map(|watch| output.context.timings.stop_for_gateway(watch)));
         } else {
-            outlet.stop_watch(watch, &run.origin, run.args);
+            output.stop_watch(watch, &run.origin, run.args);
         }
         if run.origin.node != self.node {
             std::mem::take(&mut asides.tally).put(&mut toll.calls);
         }
         let published = std::mem::take(&mut asides.published).into();
-        outlet.tell_asides(&run.origin, asides, now);
-        self.end_script(&run, (writer, reads, published), trace, (&commands, command_count), toll, outlet);
+        output.tell_asides(&run.origin, asides, now);
+        self.end_script(&run, (writer, reads, published), trace, (&commands, command_count), toll, output);
         self.script.words = commands;
         Ok(())
     }
@@ -174,7 +174,7 @@ impl Group {
         trace: Trace,
         (commands, command_count): (&[u8], usize),
         toll: Toll,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let saw_pending = trace.saw_pending;
         self.leader.speculation.keep(trace, self.batch.number);
@@ -204,9 +204,9 @@ impl Group {
                 waiters.push(Waiter::Told(origin, Box::new(finished)));
             }
             _ => {
-                published.iter().for_each(|message| outlet.publish(message));
-                outlet.reply_observed(&origin, protocol, Observed::of_state(), |out| out.raw(writer.bytes()));
-                outlet.remember_reads(&origin, &reads);
+                published.iter().for_each(|message| output.publish(message));
+                output.reply_observed(&origin, protocol, Observed::of_state(), |out| out.raw(writer.bytes()));
+                output.remember_reads(&origin, &reads);
                 self.script.reply = writer.into_bytes();
             }
         }
@@ -241,9 +241,9 @@ impl Group {
     }
 
     /// Ends [`Group::keep_out`].
-    pub(crate) fn let_in(&mut self, origin: &Origin, now: Now, outlet: &mut Outlet<'_>) {
+    pub(crate) fn let_in(&mut self, origin: &Origin, now: Now, output: &mut Output<'_>) {
         if self.leader.kept_out.remove(&(origin.node.0, origin.session.serial)) {
-            self.admit_held(now, outlet);
+            self.admit_held(now, output);
         }
     }
 }

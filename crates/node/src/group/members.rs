@@ -13,16 +13,16 @@ use crate::core::Context;
 use crate::defect::Defect;
 use crate::event::{NodeId, Now, Room};
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::roster::Roster;
 use crate::timeline::Kind;
 
 impl Group {
-    pub(super) fn reconcile(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        if outlet.context.is_stopping {
-            return self.leave_office(now, outlet);
+    pub(super) fn reconcile(&mut self, now: Now, output: &mut Output<'_>) {
+        if output.context.is_stopping {
+            return self.leave_office(now, output);
         }
-        let roster = &outlet.context.roster;
+        let roster = &output.context.roster;
         if !self.is_serving || roster.is_empty() || now.instant < self.due.reconcile {
             return;
         }
@@ -32,11 +32,11 @@ impl Group {
             return;
         }
         let progress = self.replica.progress();
-        let replicas = outlet.context.settings.replica_count;
+        let replicas = output.context.settings.replica_count;
         let is_moved_away = self.is_moved_away(roster, replicas);
-        let group_count = outlet.context.group_count;
-        let bulletins = &outlet.context.bulletins;
-        let lost = outlet.context.neighbours.lost();
+        let group_count = output.context.group_count;
+        let bulletins = &output.context.bulletins;
+        let lost = output.context.neighbours.lost();
         let wanted = self.wanted_change(roster, bulletins, replicas, &progress, seen, group_count);
         if let Some(change) = wanted.or_else(|| self.change_of_votes(roster, replicas, &lost, &progress, seen)) {
             if let Change::AddVoter(newcomer) = change {
@@ -46,17 +46,17 @@ impl Group {
             // Refused only if leadership is going: the next leader sees to it.
             let _ = self.replica.propose_change(change);
         } else if roster.is_going(self.node) || is_moved_away {
-            if let Some(successor) = self.successor(outlet.context, &progress, seen) {
+            if let Some(successor) = self.successor(output.context, &progress, seen) {
                 let why = if is_moved_away { "to which the group moves" } else { "as this node leaves" };
                 let text = format!("hands over to node {successor}, {why}");
-                outlet.happened(Kind::HandOver, Some(self.id), text);
+                output.happened(Kind::HandOver, Some(self.id), text);
                 self.replica.transfer_leadership(successor);
             }
-        } else if let Some((next, why)) = self.successor_in_trouble(outlet.context, &progress, seen, now) {
-            outlet.happened(Kind::HandOver, Some(self.id), format!("hands over to node {next}: {why}"));
+        } else if let Some((next, why)) = self.successor_in_trouble(output.context, &progress, seen, now) {
+            output.happened(Kind::HandOver, Some(self.id), format!("hands over to node {next}: {why}"));
             self.replica.transfer_leadership(next);
         } else if now.instant.since(self.leadership.since) >= limits::SETTLED_AFTER
-            && let Some((faster, own, other)) = self.faster_leader(outlet.context, &progress, seen)
+            && let Some((faster, own, other)) = self.faster_leader(output.context, &progress, seen)
         {
             let text = format!(
                 "hands over to node {faster}: writes take {} ms on the disk of node {}, and {} ms there",
@@ -64,17 +64,17 @@ impl Group {
                 self.node.0,
                 other.as_millis()
             );
-            outlet.happened(Kind::HandOver, Some(self.id), text);
+            output.happened(Kind::HandOver, Some(self.id), text);
             self.replica.transfer_leadership(faster);
         } else if now.instant.since(self.leadership.since) >= limits::SETTLED_AFTER
-            && let Some(preferred) = self.preferred_leader(outlet.context, &progress, seen, now)
+            && let Some(preferred) = self.preferred_leader(output.context, &progress, seen, now)
         {
             let why = match roster.preferred(self.id) {
                 Some(_) => "which is preferred",
-                None if outlet.context.settings.leader_zones.is_empty() => "so that leaders are spread",
+                None if output.context.settings.leader_zones.is_empty() => "so that leaders are spread",
                 None => "so that leaders are spread over their zones",
             };
-            outlet.happened(Kind::HandOver, Some(self.id), format!("hands over to node {preferred}, {why}"));
+            output.happened(Kind::HandOver, Some(self.id), format!("hands over to node {preferred}, {why}"));
             self.replica.transfer_leadership(preferred);
         }
     }

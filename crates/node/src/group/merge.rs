@@ -32,7 +32,7 @@ use crate::defect::Defect;
 use crate::event::{Now, Room};
 use crate::letter::{Request, RequestBody, Resolution};
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::timeline::Kind;
 use crate::transaction::PrepareAnswer;
 
@@ -63,24 +63,24 @@ impl Group {
     }
 
     /// Ends the group if it is to go and has nothing any more.
-    pub(super) fn look_after_end(&mut self, outlet: &mut Outlet<'_>) {
+    pub(super) fn look_after_end(&mut self, output: &mut Output<'_>) {
         if !self.is_serving {
             return;
         }
         if self.state.ended().is_some() && !self.leader.ending.is_archived {
             let since = *self.leader.ending.ended_at.get_or_insert(self.last_tick);
-            let archive = outlet.context.host.report.archive.as_ref().filter(|_| outlet.context.settings.is_archived);
+            let archive = output.context.host.report.archive.as_ref().filter(|_| output.context.settings.is_archived);
             let age = self.last_tick.since(since);
             // Its figures may be a moment old.
             let lags = |lag_ms: u64| age < limits::END_ARCHIVE_LAG + Duration::from_millis(lag_ms);
             self.leader.ending.is_archived = !archive.is_some_and(|archive| lags(archive.lag_ms));
             self.due.bulletin = if self.leader.ending.is_archived { Instant::ZERO } else { self.due.bulletin };
         }
-        if self.is_closed() || outlet.context.roster.merges_into(self.id).is_none() {
+        if self.is_closed() || output.context.roster.merges_into(self.id).is_none() {
             return;
         }
-        if let Some(why) = self.obstacle_to_end(outlet.context) {
-            return self.tell_of_wait(why, outlet);
+        if let Some(why) = self.obstacle_to_end(output.context) {
+            return self.tell_of_wait(why, output);
         }
         self.leader.ending.is_logged = true;
         self.leader.builder.end();
@@ -88,7 +88,7 @@ impl Group {
     }
 
     /// Tells once of a group that holds no slot any more and does not end.
-    fn tell_of_wait(&mut self, why: &str, outlet: &mut Outlet<'_>) {
+    fn tell_of_wait(&mut self, why: &str, output: &mut Output<'_>) {
         if self.state.holds_slots() {
             self.leader.ending.waits = None;
             return;
@@ -96,7 +96,7 @@ impl Group {
         let (since, is_told) = self.leader.ending.waits.get_or_insert((self.last_tick, false));
         if !*is_told && self.last_tick.since(*since) >= limits::END_TOLD_AFTER {
             *is_told = true;
-            outlet.happened(
+            output.happened(
                 Kind::Placement,
                 Some(self.id),
                 format!("holds no slot any more, and does not end yet: {why}"),
@@ -133,34 +133,34 @@ impl Group {
     }
 
     /// The entry that ends the group has been applied.
-    pub(super) fn note_end(&mut self, outlet: &mut Outlet<'_>) {
+    pub(super) fn note_end(&mut self, output: &mut Output<'_>) {
         self.leader.ending.is_logged = false;
         if self.is_serving && self.state.ended().is_some() {
             self.due.bulletin = Instant::ZERO;
-            outlet.happened(Kind::Placement, Some(self.id), "holds nothing any more, and has ended".to_owned());
+            output.happened(Kind::Placement, Some(self.id), "holds nothing any more, and has ended".to_owned());
         }
     }
 
     /// Answers what comes when nothing is logged any more. None if that was all there is to say.
-    pub(super) fn take_closed(&mut self, request: Request, outlet: &mut Outlet<'_>) -> Option<Request> {
+    pub(super) fn take_closed(&mut self, request: Request, output: &mut Output<'_>) -> Option<Request> {
         let is_of_cluster = request.origin.claim.is_some();
         match &request.body {
             // It is asked again when it is known what becomes of the entry.
-            _ if self.leader.ending.is_logged && is_of_cluster => outlet.send_back(&request.origin),
+            _ if self.leader.ending.is_logged && is_of_cluster => output.send_back(&request.origin),
             // Its gateway leaves this group out when it knows that it has gone.
-            RequestBody::Lock(lock) if lock.whole && is_of_cluster => outlet.send_back(&request.origin),
-            RequestBody::Script(_) if is_of_cluster => outlet.send_back(&request.origin),
+            RequestBody::Lock(lock) if lock.whole && is_of_cluster => output.send_back(&request.origin),
+            RequestBody::Script(_) if is_of_cluster => output.send_back(&request.origin),
             RequestBody::Resolve { resolution: Resolution::Commit | Resolution::Abort, .. } => {
-                outlet.answer(&request.origin, Committed::of_applied(), Vec::new());
+                output.answer(&request.origin, Committed::of_applied(), Vec::new());
             }
             // Nothing is locked here any more.
             RequestBody::Prepare { participants, .. } if !participants.is_empty() => {
-                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::Refused.put());
+                output.answer(&request.origin, Proof::Refused, PrepareAnswer::Refused.put());
             }
             RequestBody::Write(_) | RequestBody::Exec(_) if is_of_cluster => {
                 let slot = self.foreign_slot(&request).unwrap_or(Slot(0));
                 let known = self.state.slots().known(slot);
-                outlet.answer(&request.origin, Committed::of_applied(), answer::put_moved(&known));
+                output.answer(&request.origin, Committed::of_applied(), answer::put_moved(&known));
             }
             _ => return Some(request),
         }

@@ -304,20 +304,20 @@ impl Group {
     }
 
     /// A request of a client is to be made again where its slot is.
-    pub(super) fn send_to_slot(&mut self, slot: Slot, request: Request, outlet: &mut Outlet<'_>) {
+    pub(super) fn send_to_slot(&mut self, slot: Slot, request: Request, output: &mut Output<'_>) {
         match request.body {
             RequestBody::Read(_) | RequestBody::ReadAtOnce(_) => {
-                self.tell_reader_moved(slot, &request.origin, request.protocol, outlet);
+                self.tell_reader_moved(slot, &request.origin, request.protocol, output);
             }
-            _ => self.tell_moved(slot, request, outlet),
+            _ => self.tell_moved(slot, request, output),
         }
     }
 
     /// A change was asked for that is another group's to make.
-    pub(super) fn tell_moved(&mut self, slot: Slot, request: Request, outlet: &mut Outlet<'_>) {
+    pub(super) fn tell_moved(&mut self, slot: Slot, request: Request, output: &mut Output<'_>) {
         let Request { origin, protocol, floor, .. } = request;
         if origin.claim.is_none() {
-            return outlet.refuse(&origin, protocol, HAS_MOVED);
+            return output.refuse(&origin, protocol, HAS_MOVED);
         }
         self.claim(&origin, floor);
         self.leader.builder.moved(slot);
@@ -325,11 +325,11 @@ impl Group {
     }
 
     /// The same of something that changes nothing.
-    pub(super) fn tell_reader_moved(&self, slot: Slot, origin: &Origin, protocol: Protocol, outlet: &mut Outlet<'_>) {
+    pub(super) fn tell_reader_moved(&self, slot: Slot, origin: &Origin, protocol: Protocol, output: &mut Output<'_>) {
         if origin.claim.is_none() {
-            outlet.refuse(origin, protocol, HAS_MOVED);
+            output.refuse(origin, protocol, HAS_MOVED);
         } else {
-            outlet.answer(origin, Observed::of_state(), message::answer::put_moved(&self.state.slots().known(slot)));
+            output.answer(origin, Observed::of_state(), message::answer::put_moved(&self.state.slots().known(slot)));
         }
     }
 
@@ -376,15 +376,15 @@ impl Group {
     // ---- giving slots away ----------------------------------------------------------------------------------------
 
     /// Begins or goes on with giving away what others are to hold.
-    pub(super) fn look_after_moves(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) {
+    pub(super) fn look_after_moves(&mut self, now: Now, prng: &mut Prng, output: &mut Output<'_>) {
         if !self.is_serving {
             return;
         }
-        self.tell_awaited_split(now, outlet);
+        self.tell_awaited_split(now, output);
         if self.leader.mover.present.is_some() {
-            return self.go_on_moving(now, outlet);
+            return self.go_on_moving(now, output);
         }
-        let roster = &outlet.context.roster;
+        let roster = &output.context.roster;
         let is_idle = self.leader.mover.idle_under.as_ref().is_some_and(|known| Arc::ptr_eq(known, roster));
         if is_idle || now.instant < self.leader.mover.rest_until || roster.wanted().next().is_none() {
             return;
@@ -400,7 +400,7 @@ impl Group {
         }
         let splitting = self.next_split(&roster);
         if let Some((group, slots)) = &splitting
-            && let Some(why) = self.obstacle_to_split(slots, &roster, outlet.context.settings.replica_count)
+            && let Some(why) = self.obstacle_to_split(slots, &roster, output.context.settings.replica_count)
         {
             self.await_split(*group, why, now);
             return self.leader.mover.rest_until = now.instant + limits::MOVE_RETRY;
@@ -408,7 +408,7 @@ impl Group {
         let splits = splitting.is_some();
         let choice = match splitting {
             Some((group, slots)) => Choice::These(slots, group),
-            None => self.choose_slots(&roster, now, outlet),
+            None => self.choose_slots(&roster, now, output),
         };
         let (slots, to) = match choice {
             Choice::These(slots, to) => (slots, to),
@@ -417,13 +417,13 @@ impl Group {
                 let given_count = std::mem::take(&mut self.leader.mover.given_count);
                 if given_count > 0 {
                     let line = format!("group {}: has given {given_count} slots to others", self.id.0);
-                    outlet.actions.push(Action::Log { level: Level::Notice, line });
+                    output.actions.push(Action::Log { level: Level::Notice, line });
                 }
                 return self.leader.mover.idle_under = Some(roster);
             }
         };
         let node = self.node.0;
-        let core = outlet.context.core;
+        let core = output.context.core;
         let gateway = *self.leader.mover.gateway.get_or_insert_with(|| GatewayId { node, boot: prng.draw(), core });
         self.leader.mover.next_number += 1;
         let id = TransactionId { gateway, number: self.leader.mover.next_number };
@@ -432,7 +432,7 @@ impl Group {
         let batch = self.batch.number - u64::from(self.leader.builder.is_empty());
         self.leader.mover.present =
             Some(Moving { id, slots, to, since: now.instant, splits, stage: Stage::Draining { batch } });
-        self.go_on_moving(now, outlet);
+        self.go_on_moving(now, output);
     }
 
     /// What a split has to wait for before its slots are locked.
@@ -460,7 +460,7 @@ impl Group {
     }
 
     /// Tells once of a split that waits for long: whatever else is to leave the group waits as well.
-    fn tell_awaited_split(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    fn tell_awaited_split(&mut self, now: Now, output: &mut Output<'_>) {
         let Some(awaited) = self.leader.mover.awaited.as_mut().filter(|awaited| !awaited.is_told) else { return };
         let waited = now.instant.since(awaited.since);
         if waited >= limits::SPLIT_TOLD_AFTER {
@@ -470,11 +470,11 @@ impl Group {
                 "is to split off from group {parent}, and has waited for {seconds} s: {why}. Other moves of slots out of \
                  group {parent} wait for that"
             );
-            outlet.happened(Kind::Placement, Some(awaited.group), text);
+            output.happened(Kind::Placement, Some(awaited.group), text);
         }
     }
 
-    fn choose_slots(&mut self, roster: &Roster, now: Now, outlet: &mut Outlet<'_>) -> Choice {
+    fn choose_slots(&mut self, roster: &Roster, now: Now, output: &mut Output<'_>) -> Choice {
         let mut chosen: Vec<Slot> = Vec::new();
         let (mut target, mut bytes, mut is_any_put_off) = (None, 0, false);
         // One that is to go gives all that it holds to the group that comes after it, whatever else is wanted of it.
@@ -489,7 +489,7 @@ impl Group {
                 let put_off = self.leader.mover.put_off.get(&slot.0).copied().unwrap_or_default();
                 let taken = self.leader.mover.taken.get(&slot.0).copied();
                 // An earlier leader's move of the slot may be prepared, and is going to end in one way or the other.
-                let may_go = outlet.context.routes.get(to.0 as usize).is_some_and(|route| route.leader.is_some())
+                let may_go = output.context.routes.get(to.0 as usize).is_some_and(|route| route.leader.is_some())
                     && !self.leader.locks.is_slot_held(slot)
                     && put_off <= now.instant
                     && taken.is_none_or(|taken| now.instant.since(taken) >= limits::MOVE_AGAIN);
@@ -507,7 +507,7 @@ impl Group {
                         slot.0,
                         limits::MOVE_BYTES_MAX
                     );
-                    outlet.actions.push(Action::Log { level: Level::Warning, line });
+                    output.actions.push(Action::Log { level: Level::Warning, line });
                     continue;
                 }
                 if !chosen.is_empty() && bytes + more > limits::MOVE_BYTES {
@@ -527,8 +527,8 @@ impl Group {
         }
     }
 
-    fn go_on_moving(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        let changes_votes = self.changes_votes(&outlet.context.roster, outlet.context.settings.replica_count);
+    fn go_on_moving(&mut self, now: Now, output: &mut Output<'_>) {
+        let changes_votes = self.changes_votes(&output.context.roster, output.context.settings.replica_count);
         let Some(moving) = &mut self.leader.mover.present else { return };
         let (id, lasted) = (moving.id, now.instant.since(moving.since));
         match &mut moving.stage {
@@ -545,7 +545,7 @@ impl Group {
                 if is_here && is_free && moving.splits && !changes_votes {
                     self.propose_split(now);
                 } else if is_here && !moving.splits && (is_early || is_free) {
-                    self.prepare_move(outlet);
+                    self.prepare_move(output);
                 } else if !is_here || !is_held || lasted >= limits::MOVE_DRAIN_MAX {
                     if moving.splits {
                         let (group, why) = (moving.to, if is_free { VOTERS_CHANGE } else { SLOTS_IN_USE });
@@ -553,13 +553,13 @@ impl Group {
                     }
                     self.put_off_move(now);
                     self.unlock(id);
-                    self.admit_held(now, outlet);
+                    self.admit_held(now, output);
                 }
             }
             Stage::AskingTaker { .. } => {
                 self.leader.locks.renew(id, now.instant);
                 if lasted >= limits::MOVE_PREPARE_MAX {
-                    self.abort_move(now, outlet);
+                    self.abort_move(now, output);
                 }
             }
             Stage::AskingOwn | Stage::Splitting => self.leader.locks.renew(id, now.instant),
@@ -615,17 +615,17 @@ impl Group {
     }
 
     /// Nothing has been prepared here, and nothing will be.
-    fn abort_move(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    fn abort_move(&mut self, now: Now, output: &mut Output<'_>) {
         let Some(Moving { id, to, .. }) = self.leader.mover.present else { return };
         self.put_off_move(now);
         let body = RequestBody::Resolve { transaction: id, resolution: Resolution::Abort, low_water: id.number };
-        outlet.ask_for_move(self.id, id, to, Step::Resolve, body);
+        output.ask_for_move(self.id, id, to, Step::Resolve, body);
         self.unlock(id);
-        self.admit_held(now, outlet);
+        self.admit_held(now, output);
     }
 
     /// Nobody works on the slots any more: reads their keys, and asks both groups to prepare.
-    fn prepare_move(&mut self, outlet: &mut Outlet<'_>) {
+    fn prepare_move(&mut self, output: &mut Output<'_>) {
         let Some(moving) = &mut self.leader.mover.present else { return };
         let participants = participants(self.id, moving.to);
         let unix = self.state.keyspace().latest();
@@ -641,26 +641,26 @@ impl Group {
         let (transaction, to) = (moving.id, moving.to);
         moving.stage = Stage::AskingTaker { given };
         let body = RequestBody::Prepare { transaction, grant: Grant::default(), participants, effects: taken };
-        outlet.ask_for_move(self.id, transaction, to, Step::Prepare, body);
+        output.ask_for_move(self.id, transaction, to, Step::Prepare, body);
     }
 
     /// The taker has prepared.
-    fn prepare_own(&mut self, outlet: &mut Outlet<'_>) {
+    fn prepare_own(&mut self, output: &mut Output<'_>) {
         let Some(moving) = &mut self.leader.mover.present else { return };
         let Stage::AskingTaker { given } = std::mem::replace(&mut moving.stage, Stage::AskingOwn) else { return };
         let (transaction, participants) = (moving.id, participants(self.id, moving.to));
         let body = RequestBody::Prepare { transaction, grant: Grant::default(), participants, effects: given };
-        outlet.ask_for_move(self.id, transaction, self.id, Step::Prepare, body);
+        output.ask_for_move(self.id, transaction, self.id, Step::Prepare, body);
     }
 
-    fn commit_move(&mut self, outlet: &mut Outlet<'_>) {
+    fn commit_move(&mut self, output: &mut Output<'_>) {
         let Some(moving) = &mut self.leader.mover.present else { return };
         let (transaction, to, own) = (moving.id, moving.to, self.id);
         moving.stage = Stage::Resolving { waiting: vec![own, to] };
         for group in [to, own] {
             let resolution = Resolution::Commit;
             let body = RequestBody::Resolve { transaction, resolution, low_water: transaction.number };
-            outlet.ask_for_move(own, transaction, group, Step::Resolve, body);
+            output.ask_for_move(own, transaction, group, Step::Resolve, body);
         }
     }
 
@@ -672,18 +672,18 @@ impl Group {
         step: Step,
         bytes: &[u8],
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let Some(moving) = self.leader.mover.present.as_mut().filter(|moving| moving.id == id) else { return };
         let is_accepted = PrepareAnswer::take(bytes) == PrepareAnswer::Accepted;
         match (&mut moving.stage, step) {
-            (Stage::AskingTaker { .. }, Step::Prepare) if is_accepted => self.prepare_own(outlet),
-            (Stage::AskingOwn, Step::Prepare) if is_accepted => self.commit_move(outlet),
-            (Stage::AskingTaker { .. } | Stage::AskingOwn, Step::Prepare) => self.abort_move(now, outlet),
+            (Stage::AskingTaker { .. }, Step::Prepare) if is_accepted => self.prepare_own(output),
+            (Stage::AskingOwn, Step::Prepare) if is_accepted => self.commit_move(output),
+            (Stage::AskingTaker { .. } | Stage::AskingOwn, Step::Prepare) => self.abort_move(now, output),
             (Stage::Resolving { waiting }, Step::Resolve) => waiting.retain(|other| *other != group),
             _ => {}
         }
-        self.go_on_moving(now, outlet);
+        self.go_on_moving(now, output);
     }
 }
 

@@ -61,7 +61,7 @@ impl Group {
     // ---- soundings ------------------------------------------------------------------------------------------------
 
     /// Asks the leader now and then how far the group is.
-    pub(super) fn take_sounding(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn take_sounding(&mut self, now: Now, output: &mut Output<'_>) {
         if self.is_vacant() {
             return;
         }
@@ -77,30 +77,30 @@ impl Group {
             nearby.asked.pop_front();
         }
         nearby.asked.push_back((nearby.next, now.instant, leader));
-        outlet.send(leader, self.id, Lane::Vital, wire::encode_sound(self.id, nearby.next));
+        output.send(leader, self.id, Lane::Vital, wire::encode_sound(self.id, nearby.next));
         nearby.next += 1;
     }
 
     /// A replica asks how far the group is. It is told like a client who reads.
-    pub(crate) fn sounded(&mut self, from: NodeId, number: u64, now: Now, outlet: &mut Outlet<'_>) {
-        self.read_for_node(from, ReadWhat::Place(number), now, outlet);
+    pub(crate) fn sounded(&mut self, from: NodeId, number: u64, now: Now, output: &mut Output<'_>) {
+        self.read_for_node(from, ReadWhat::Place(number), now, output);
     }
 
     /// Takes a read that a node asks for itself. If this replica turns out not to lead, there is no answer.
-    pub(super) fn read_for_node(&mut self, from: NodeId, what: ReadWhat, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn read_for_node(&mut self, from: NodeId, what: ReadWhat, now: Now, output: &mut Output<'_>) {
         if !self.is_serving {
             return;
         }
         let session = SessionId { serial: 0, index: 0 };
         let origin = Origin::new(from, CoreId(0), session, 0);
         let read = DeferredRead { origin, protocol: Protocol::Resp2, what, before: self.batch.number };
-        self.read(read, false, now, outlet);
+        self.read(read, false, now, output);
     }
 
     /// Tells a replica how far the group is.
-    pub(super) fn tell_place(&self, to: NodeId, number: u64, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn tell_place(&self, to: NodeId, number: u64, now: Now, output: &mut Output<'_>) {
         let place = Place { index: self.applied(), unix: self.read_moment(now).unix };
-        outlet.send(to, self.id, Lane::Vital, wire::encode_place(self.id, number, place));
+        output.send(to, self.id, Lane::Vital, wire::encode_place(self.id, number, place));
     }
 
     /// The leader has answered a sounding.
@@ -137,7 +137,7 @@ impl Group {
         self.nearby.reads.push(read);
     }
 
-    pub(super) fn answer_near_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn answer_near_reads(&mut self, now: Now, output: &mut Output<'_>) {
         if self.leads_surely(now.instant) {
             // Should it lead no longer, it knows how old it is.
             self.nearby.fresh = Some((now.instant, self.read_moment(now).unix));
@@ -153,27 +153,27 @@ impl Group {
             let command = keyspace::resolve(args).expect("a read was checked by its gateway");
             match self.near_moment(&read, command, args, now) {
                 Some(moment) => {
-                    let watch = outlet.start_watch(command, args);
+                    let watch = output.start_watch(command, args);
                     let state = &mut self.state;
-                    outlet.reply_observed(&read.origin, read.protocol, Observed::of_state(), |writer| {
+                    output.reply_observed(&read.origin, read.protocol, Observed::of_state(), |writer| {
                         state.keyspace().set_silent(read.origin.is_silent);
                         state.read(database, command, args, moment, writer);
                         state.keyspace().set_silent(false);
                     });
-                    outlet.stop_watch(watch, &read.origin, args);
-                    outlet.context.statistics.near_read_count += 1;
+                    output.stop_watch(watch, &read.origin, args);
+                    output.context.statistics.near_read_count += 1;
                 }
-                None => self.decline(read, now, outlet),
+                None => self.decline(read, now, output),
             }
         }
         self.spans = spans;
-        self.tell(outlet, None);
+        self.tell(output, None);
     }
 
     /// Nothing can be read here: all go to the leader.
-    pub(super) fn decline_all(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn decline_all(&mut self, now: Now, output: &mut Output<'_>) {
         for read in std::mem::take(&mut self.nearby.reads) {
-            self.decline(read, now, outlet);
+            self.decline(read, now, output);
         }
     }
 
@@ -223,7 +223,7 @@ impl Group {
     }
 
     /// Its gateway asks the leader. What the session has sent behind it to this group must not be answered from here.
-    fn decline(&mut self, read: NearRead, now: Now, outlet: &mut Outlet<'_>) {
+    fn decline(&mut self, read: NearRead, now: Now, output: &mut Output<'_>) {
         let Nearby { declined, declined_max, .. } = &mut self.nearby;
         if declined.len() >= *declined_max {
             declined.retain(|_, (_, when)| now.instant.since(*when) < limits::SOUNDING_WANTED);
@@ -231,6 +231,6 @@ impl Group {
             *declined_max = (2 * declined.len()).max(limits::DECLINED_MAX);
         }
         declined.insert(read.origin.session.serial, (read.run, now.instant));
-        outlet.mail(read.origin.core, Mail::NotNearby(read));
+        output.mail(read.origin.core, Mail::NotNearby(read));
     }
 }

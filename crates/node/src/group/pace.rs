@@ -8,7 +8,7 @@ use stdx::{Duration, Instant};
 use super::Group;
 use crate::event::{NodeId, Now};
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::roster::Member;
 use crate::timeline::Kind;
 
@@ -131,7 +131,7 @@ impl Group {
     }
 
     /// A new leader says why it leads.
-    pub(super) fn tell_lead(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn tell_lead(&mut self, now: Now, output: &mut Output<'_>) {
         if self.is_alone() {
             return;
         }
@@ -144,11 +144,11 @@ impl Group {
             }
             None => "nobody led that it knew of".to_owned(),
         };
-        outlet.happened(Kind::Leader, Some(self.id), format!("node {node} leads in term {term}: {why}"));
+        output.happened(Kind::Leader, Some(self.id), format!("node {node} leads in term {term}: {why}"));
     }
 
     /// Somebody has come, will go, or has gone.
-    pub(super) fn tell_member(&self, node: NodeId, before: Option<&Member>, outlet: &mut Outlet<'_>) {
+    pub(super) fn tell_member(&self, node: NodeId, before: Option<&Member>, output: &mut Output<'_>) {
         let Some(member) = self.roster().get(node) else { return };
         let text = match before {
             _ if member.is_removed => format!("node {} has been removed", node.0),
@@ -160,7 +160,7 @@ impl Group {
             },
             Some(_) => format!("node {} is found at {} now", node.0, member.client_address),
         };
-        outlet.happened(Kind::Member, None, text);
+        output.happened(Kind::Member, None, text);
     }
 }
 

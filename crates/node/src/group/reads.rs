@@ -13,7 +13,7 @@ use super::{DeferredRead, Group, ReadRound, ReadWhat, Waiter};
 use crate::event::Now;
 use crate::letter::{Lock, Origin};
 use crate::locks::Grant;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::timing::Timings;
 use crate::toll::{Measure, Toll};
 use crate::{entry, limits, wire};
@@ -56,7 +56,7 @@ impl Group {
         Observed::of_state()
     }
 
-    pub(super) fn read(&mut self, read: DeferredRead, is_behind: bool, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn read(&mut self, read: DeferredRead, is_behind: bool, now: Now, output: &mut Output<'_>) {
         if !self.is_alone() && !is_behind {
             self.leader.reads.push(read);
         } else if !self.leader.builder.is_empty() {
@@ -64,27 +64,27 @@ impl Group {
         } else if let Some(batch) = self.window.inflight.back_mut() {
             batch.late.push(read);
         } else {
-            self.read_now(read, now, outlet);
+            self.read_now(read, now, output);
         }
     }
 
     /// All that the read must see has been applied. With other voters, it has yet to be sure that this replica leads.
-    pub(super) fn read_now(&mut self, read: DeferredRead, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn read_now(&mut self, read: DeferredRead, now: Now, output: &mut Output<'_>) {
         if self.is_alone() {
-            self.execute_read(read, now, outlet);
+            self.execute_read(read, now, output);
         } else {
             self.leader.reads.push(read);
         }
     }
 
-    pub(super) fn execute_read(&mut self, read: DeferredRead, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn execute_read(&mut self, read: DeferredRead, now: Now, output: &mut Output<'_>) {
         if let Some(slot) = self.foreign_slot_of_read(&read.what) {
             if let ReadWhat::Query(words) = &read.what
                 && self.holds_some_of(words)
             {
                 self.note_sent_back(slot, &read.origin);
             }
-            return self.tell_reader_moved(slot, &read.origin, read.protocol, outlet);
+            return self.tell_reader_moved(slot, &read.origin, read.protocol, output);
         }
         let moment = self.read_moment(now);
         let mut spans = std::mem::take(&mut self.spans);
@@ -95,7 +95,7 @@ impl Group {
                 let command = keyspace::resolve(args).expect("a read was checked by its gateway");
                 let mut writer = Writer::new(read.protocol);
                 let mut toll = Toll::default();
-                let mut measure = Measure::for_gateway(&mut outlet.context.timings, &mut toll, read.origin.is_timed);
+                let mut measure = Measure::for_gateway(&mut output.context.timings, &mut toll, read.origin.is_timed);
                 let watch = measure.start(command, args);
                 self.state.keyspace().query(database, command, args, moment, &mut writer);
                 measure.stop(watch, args);
@@ -105,7 +105,7 @@ impl Group {
                     reply: writer.bytes(),
                 });
                 self.spans = spans;
-                return outlet.answer_with(&read.origin, Observed::of_state().into(), toll, answer);
+                return output.answer_with(&read.origin, Observed::of_state().into(), toll, answer);
             }
             ReadWhat::Versions(keys, reserve_for) => {
                 if let Some(bound) = reserve_for {
@@ -116,44 +116,44 @@ impl Group {
                     leb128::put(&mut answer, self.state.keyspace().watch(*database, key, moment));
                 }
                 self.spans = spans;
-                return outlet.answer(&read.origin, Observed::of_state(), answer);
+                return output.answer(&read.origin, Observed::of_state(), answer);
             }
             ReadWhat::Place(number) => {
                 self.spans = spans;
-                return self.tell_place(read.origin.node, *number, now, outlet);
+                return self.tell_place(read.origin.node, *number, now, output);
             }
             ReadWhat::Ended(transaction, asker) => {
                 self.spans = spans;
-                return self.tell_ending(*transaction, (*asker, read.origin.node), outlet);
+                return self.tell_ending(*transaction, (*asker, read.origin.node), output);
             }
             ReadWhat::Locked(lock, grant) => {
                 self.spans = spans;
                 // It may have been taken away meanwhile, from a gateway that seemed dead, and even been granted again.
                 return match self.holds_locks_by(lock.transaction, *grant) {
-                    true => self.fetch(lock, *grant, &read.origin, outlet),
-                    false => outlet.send_back(&read.origin),
+                    true => self.fetch(lock, *grant, &read.origin, output),
+                    false => output.send_back(&read.origin),
                 };
             }
             ReadWhat::Holds(transaction, grant) => {
                 self.spans = spans;
                 let holds = self.holds_locks_by(*transaction, *grant);
-                return outlet.answer(&read.origin, Observed::of_state(), vec![u8::from(holds)]);
+                return output.answer(&read.origin, Observed::of_state(), vec![u8::from(holds)]);
             }
             ReadWhat::Holders(place) => {
                 self.spans = spans;
-                return self.tell_holders(*place, &read.origin, outlet);
+                return self.tell_holders(*place, &read.origin, output);
             }
             ReadWhat::Cut(transaction) => {
                 self.spans = spans;
-                return self.tell_cut(*transaction, &read.origin, outlet);
+                return self.tell_cut(*transaction, &read.origin, output);
             }
             ReadWhat::Obeys => {
                 self.spans = spans;
-                return outlet.answer(&read.origin, Observed::of_state(), Vec::new());
+                return output.answer(&read.origin, Observed::of_state(), Vec::new());
             }
         };
         self.spans = spans;
-        self.execute_query(words, &read.origin, read.protocol, now, outlet);
+        self.execute_query(words, &read.origin, read.protocol, now, output);
     }
 
     pub(super) fn execute_query(
@@ -162,14 +162,14 @@ impl Group {
         origin: &Origin,
         protocol: Protocol,
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let moment = self.read_moment(now);
         let mut spans = std::mem::take(&mut self.spans);
         let (database, args) = entry::Reader::new(words).words(&mut spans);
         let command = keyspace::resolve(args).expect("a read was checked by its gateway");
         let observed = Observed::of_state();
-        outlet.reply_to_read(origin, protocol, observed, (command, args), |writer| {
+        output.reply_to_read(origin, protocol, observed, (command, args), |writer| {
             let start = writer.len();
             self.state.keyspace().set_silent(origin.is_silent);
             self.state.read(database, command, args, moment, writer);
@@ -178,10 +178,10 @@ impl Group {
         });
         if origin.tracks {
             let Origin { core, session, .. } = *origin;
-            outlet.context.tracker.remember_command(core, session, command, args);
+            output.context.tracker.remember_command(core, session, command, args);
         }
         self.spans = spans;
-        self.tell(outlet, None);
+        self.tell(output, None);
     }
 
     /// Answers reads that have waited for nothing but the turn's end, at which the host has read its clock: all of them
@@ -189,7 +189,7 @@ impl Group {
     ///
     /// What is committed and not applied yet, since this disk is slower than those of a quorum, may have been read from
     /// a replica already ([`crate::nearby`]): no read may be of a moment before it.
-    pub(super) fn serve_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
+    pub(super) fn serve_reads(&mut self, now: Now, output: &mut Output<'_>) -> bool {
         if self.leader.reads.is_empty() && self.leader.rounds.is_empty() {
             return false;
         }
@@ -205,7 +205,7 @@ impl Group {
         let rounds = std::mem::take(&mut self.leader.rounds).into_iter().flat_map(|round| round.reads);
         let reads: Vec<_> = rounds.chain(std::mem::take(&mut self.leader.reads)).collect();
         for read in reads {
-            self.execute_read(read, now, outlet);
+            self.execute_read(read, now, output);
         }
         false
     }
@@ -242,31 +242,31 @@ impl Group {
         true
     }
 
-    pub(super) fn drop_stale_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn drop_stale_reads(&mut self, now: Now, output: &mut Output<'_>) {
         while let Some(round) = self.leader.rounds.front() {
             if now.instant.since(round.asked) < limits::READ_CONFIRMATION_MAX {
                 break;
             }
             let round = self.leader.rounds.pop_front().expect("just seen");
-            let text = outlet.context.no_quorum(self.id, now.instant);
+            let text = output.context.no_quorum(self.id, now.instant);
             for read in round.reads {
-                fail_read(&read, &text, outlet);
+                fail_read(&read, &text, output);
             }
         }
     }
 
-    pub(super) fn answer_confirmed_reads(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn answer_confirmed_reads(&mut self, now: Now, output: &mut Output<'_>) {
         while self.leader.rounds.front().is_some_and(|round| round.index.is_some_and(|index| index <= self.applied())) {
             let round = self.leader.rounds.pop_front().expect("just seen");
             for read in round.reads {
-                self.execute_read(read, now, outlet);
+                self.execute_read(read, now, output);
             }
         }
     }
 
     /// Answers the reads that were there before a batch was proposed that is now committed, and not yet applied: this
     /// replica has led all the time between, and nothing else was committed by anybody.
-    pub(super) fn answer_reads_before(&mut self, number: u64, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn answer_reads_before(&mut self, number: u64, now: Now, output: &mut Output<'_>) {
         if self.leader.reads.is_empty() && self.leader.rounds.is_empty() {
             return;
         }
@@ -275,7 +275,7 @@ impl Group {
             sure.extend(reads.extract_if(.., |read| read.before <= number));
         }
         for read in sure {
-            self.execute_read(read, now, outlet);
+            self.execute_read(read, now, output);
         }
     }
 }
@@ -284,9 +284,9 @@ pub(super) fn fetching((lock, grant): (Box<Lock>, Grant), origin: Origin, before
     DeferredRead { origin, protocol: Protocol::Resp2, what: ReadWhat::Locked(lock, grant), before }
 }
 
-pub(super) fn fail_read(read: &DeferredRead, text: &str, outlet: &mut Outlet<'_>) {
+pub(super) fn fail_read(read: &DeferredRead, text: &str, output: &mut Output<'_>) {
     if matches!(read.what, ReadWhat::Place(_) | ReadWhat::Ended(..)) {
         return; // it will be asked again
     }
-    fail(&read.origin, read.protocol, text, outlet);
+    fail(&read.origin, read.protocol, text, output);
 }

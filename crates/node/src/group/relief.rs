@@ -17,7 +17,7 @@ use crate::event::{NodeId, Now, Room};
 use crate::guilt;
 use crate::letter::{Origin, Request, RequestBody};
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::transaction::PrepareAnswer;
 
 /// What a leader remembers of its own troubles.
@@ -141,16 +141,16 @@ impl Group {
     }
 
     /// The process is about to stop: one voter after the other is asked to lead, until one does.
-    pub(super) fn leave_office(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn leave_office(&mut self, now: Now, output: &mut Output<'_>) {
         if !self.is_serving || self.replica.is_changing() || self.replica.is_handing_over() {
             return;
         }
         let mut progress = self.replica.progress();
         progress.retain(|other| !self.leader.relief.asked.contains_key(&other.node));
-        let Some(next) = self.successor(outlet.context, &progress, self.committed_seen) else { return };
+        let Some(next) = self.successor(output.context, &progress, self.committed_seen) else { return };
         self.leader.relief.asked.insert(next, now.instant);
         let text = format!("hands over to node {next}, as this process stops");
-        outlet.happened(crate::timeline::Kind::HandOver, Some(self.id), text);
+        output.happened(crate::timeline::Kind::HandOver, Some(self.id), text);
         self.replica.transfer_leadership(next);
     }
 
@@ -165,48 +165,48 @@ impl Group {
     }
 
     /// Lets a gateway ask the next leader.
-    pub(crate) fn leave_to_next(&mut self, origin: &Origin, protocol: resp::Protocol, outlet: &mut Outlet<'_>) {
+    pub(crate) fn leave_to_next(&mut self, origin: &Origin, protocol: resp::Protocol, output: &mut Output<'_>) {
         self.lose_place(origin);
-        fail(origin, protocol, super::LEADER_LOST, outlet);
+        fail(origin, protocol, super::LEADER_LOST, output);
     }
 
     /// Refuses a request that changes data while this node's disk has no room, or lets the next leader carry it out.
     /// True if it has. Many of them come from other nodes, which know nothing of this disk: what is kept free on it is
     /// for what was admitted before, and for elections.
-    pub(super) fn refuses_without_room(&mut self, request: &Request, now: Now, outlet: &mut Outlet<'_>) -> bool {
-        let Room::None(reason) = &outlet.context.host.room else { return false };
+    pub(super) fn refuses_without_room(&mut self, request: &Request, now: Now, output: &mut Output<'_>) -> bool {
+        let Room::None(reason) = &output.context.host.room else { return false };
         if !self.is_change(request) || self.is_under_way(&request.origin) {
             return false;
         }
         let text = no_room(self.node, reason);
-        let awaits = self.awaits_relief(now, outlet.context);
+        let awaits = self.awaits_relief(now, output.context);
         match request.body {
             RequestBody::Prepare { .. } if awaits => {
-                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::Refused.put());
+                output.answer(&request.origin, Proof::Refused, PrepareAnswer::Refused.put());
             }
             RequestBody::Prepare { .. } => {
-                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::NoRoom.put());
+                output.answer(&request.origin, Proof::Refused, PrepareAnswer::NoRoom.put());
             }
-            _ if awaits => self.leave_to_next(&request.origin, request.protocol, outlet),
-            _ => outlet.refuse(&request.origin, request.protocol, &text),
+            _ if awaits => self.leave_to_next(&request.origin, request.protocol, output),
+            _ => output.refuse(&request.origin, request.protocol, &text),
         }
         true
     }
 
     /// The same for a script that came with a number: what becomes of it is logged even if it changes nothing.
-    pub(crate) fn refuses_script_without_room(&mut self, request: &Request, now: Now, outlet: &mut Outlet<'_>) -> bool {
-        let Room::None(reason) = &outlet.context.host.room else { return false };
+    pub(crate) fn refuses_script_without_room(&mut self, request: &Request, now: Now, output: &mut Output<'_>) -> bool {
+        let Room::None(reason) = &output.context.host.room else { return false };
         let RequestBody::Script(script) = &request.body else { return false };
         if request.origin.claim.is_none() || self.is_under_way(&request.origin) {
             return false; // what comes without a number is refused where it writes
         }
         let text = no_room(self.node, reason);
-        if self.awaits_relief(now, outlet.context) {
-            self.leave_to_next(&request.origin, request.protocol, outlet);
+        if self.awaits_relief(now, output.context) {
+            self.leave_to_next(&request.origin, request.protocol, output);
         } else if script.invocation.is_read_only {
             return false;
         } else {
-            outlet.refuse(&request.origin, request.protocol, &text);
+            output.refuse(&request.origin, request.protocol, &text);
         }
         true
     }

@@ -7,14 +7,14 @@ use stdx::leb128;
 use super::{Group, Held, Observed, Proof, Waiter};
 use crate::entry;
 use crate::letter::{HOLDERS_APPLIED, HOLDERS_LOGGED, Origin, Request, RequestBody};
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::settings::Settings;
 use crate::transaction::PrepareAnswer;
 
 impl Group {
     /// How many other nodes hold the log up to a place, or to one of [`HOLDERS_APPLIED`] and [`HOLDERS_LOGGED`], and
     /// which voters do not. An entry that is logged at the level `disk` is held by those that have it there.
-    pub(super) fn tell_holders(&self, place: u64, origin: &Origin, outlet: &mut Outlet<'_>) {
+    pub(super) fn tell_holders(&self, place: u64, origin: &Origin, output: &mut Output<'_>) {
         let place = match place {
             HOLDERS_APPLIED => self.applied(),
             HOLDERS_LOGGED => self.replica.last_index(),
@@ -27,7 +27,7 @@ impl Group {
         let lacking = self.replica.voters_without(place);
         leb128::put(&mut answer, lacking.len() as u64);
         lacking.iter().for_each(|node| leb128::put(&mut answer, *node));
-        outlet.answer(origin, Observed::of_state(), answer);
+        output.answer(origin, Observed::of_state(), answer);
     }
 
     /// True if fewer other nodes are heard than `min-replicas-to-write` asks for.
@@ -42,8 +42,8 @@ impl Group {
     }
 
     /// Refuses a request that changes data while too few others are heard. True if it has.
-    pub(super) fn refuses_alone(&mut self, request: &Request, outlet: &mut Outlet<'_>) -> bool {
-        let settings = &outlet.context.settings;
+    pub(super) fn refuses_alone(&mut self, request: &Request, output: &mut Output<'_>) -> bool {
+        let settings = &output.context.settings;
         if !self.lacks_replicas(settings) || !self.is_change(request) {
             return false;
         }
@@ -53,9 +53,9 @@ impl Group {
         }
         match request.body {
             RequestBody::Prepare { .. } => {
-                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::LacksReplicas.put());
+                output.answer(&request.origin, Proof::Refused, PrepareAnswer::LacksReplicas.put());
             }
-            _ => outlet.refuse(&request.origin, request.protocol, NO_REPLICAS),
+            _ => output.refuse(&request.origin, request.protocol, NO_REPLICAS),
         }
         true
     }
@@ -63,8 +63,8 @@ impl Group {
     /// Refuses a request that changes data while this node follows a Redis, unless it comes from there. True if it has.
     /// Gateways refuse such requests as well; this is for those that they had let pass before, and that have waited for
     /// a lock, a turn, or another core since.
-    pub(super) fn refuses_beside_source(&mut self, request: &Request, outlet: &mut Outlet<'_>) -> bool {
-        if outlet.context.host.source.is_none() || request.origin.writes_for_source || !self.is_change(request) {
+    pub(super) fn refuses_beside_source(&mut self, request: &Request, output: &mut Output<'_>) -> bool {
+        if output.context.host.source.is_none() || request.origin.writes_for_source || !self.is_change(request) {
             return false;
         }
         // One that has come again may be on its way through the log: see `refuses_alone`.
@@ -73,9 +73,9 @@ impl Group {
         }
         match request.body {
             RequestBody::Prepare { .. } => {
-                outlet.answer(&request.origin, Proof::Refused, PrepareAnswer::ReadOnly.put());
+                output.answer(&request.origin, Proof::Refused, PrepareAnswer::ReadOnly.put());
             }
-            _ => outlet.refuse(&request.origin, request.protocol, READ_ONLY),
+            _ => output.refuse(&request.origin, request.protocol, READ_ONLY),
         }
         true
     }

@@ -14,7 +14,7 @@ use crate::entry::{self, Claimed};
 use crate::event::{Now, Room, SessionId};
 use crate::letter::{Mail, Origin, PlainKind, PlainRequest, Request, RequestBody};
 use crate::limits;
-use crate::outlet::Outlet;
+use crate::output::Output;
 
 impl Group {
     /// True if an earlier request of this node's session waits here for locked keys.
@@ -73,9 +73,9 @@ impl Group {
         origin: &Origin,
         words: &[u8],
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) -> bool {
-        if request.kind == PlainKind::Read || !self.is_unhindered(outlet.context) || self.has_foreign(words) {
+        if request.kind == PlainKind::Read || !self.is_unhindered(output.context) || self.has_foreign(words) {
             return false;
         }
         if request.kind == PlainKind::Write {
@@ -83,7 +83,7 @@ impl Group {
             self.leader.builder.packed_command(request.protocol, words);
             self.leader.waiters.push(Waiter::Write(*origin));
         } else {
-            self.execute_query(words, origin, request.protocol, now, outlet);
+            self.execute_query(words, origin, request.protocol, now, output);
         }
         true
     }
@@ -106,20 +106,20 @@ impl Group {
     }
 
     /// Takes a request that came as a letter or from another node. The group must be [`Standing::Serving`].
-    pub fn request(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
+    pub fn request(&mut self, request: Request, now: Now, output: &mut Output<'_>) {
         assert!(self.is_serving, "a request where nothing is applied for clients");
         if self.defect == Some(Defect::ForgottenBook)
             && let Some(slot) = self.foreign_slot(&request)
         {
-            return self.tell_reader_moved(slot, &request.origin, request.protocol, outlet);
+            return self.tell_reader_moved(slot, &request.origin, request.protocol, output);
         }
-        if self.expects(&request, outlet) {
-            self.take(request, now, outlet);
+        if self.expects(&request, output) {
+            self.take(request, now, output);
         }
     }
 
     /// Requests of a gateway are taken in order, and none twice.
-    pub(crate) fn expects(&mut self, request: &Request, outlet: &mut Outlet<'_>) -> bool {
+    pub(crate) fn expects(&mut self, request: &Request, output: &mut Output<'_>) -> bool {
         let origin = &request.origin;
         let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
         let is_stuck = request.previous == 0 && self.is_stuck();
@@ -127,18 +127,18 @@ impl Group {
         if request.previous == 0 {
             // Of what may never be carried out nobody is told that it will be: its gateway gives up after a while.
             if *last >= claim.number && !is_stuck {
-                outlet.alive(origin);
+                output.alive(origin);
             }
         } else if *last != request.previous {
             if claim.number > *last {
-                outlet.send_back(origin);
+                output.send_back(origin);
             }
             return false;
         }
         *last = claim.number;
         let is_forgotten = self.defect == Some(Defect::ForgottenAnswer)
             && matches!(request.body, RequestBody::Write(_) | RequestBody::Exec(_));
-        is_forgotten || self.is_to_be_done(origin, outlet)
+        is_forgotten || self.is_to_be_done(origin, output)
     }
 
     /// A request goes back to its gateway. What that has sent behind it must not overtake it: its requests are taken
@@ -150,7 +150,7 @@ impl Group {
     }
 
     /// False for a numbered request that has been carried out; if its gateway may lack the answer it gets it.
-    pub(super) fn is_to_be_done(&mut self, origin: &Origin, outlet: &mut Outlet<'_>) -> bool {
+    pub(super) fn is_to_be_done(&mut self, origin: &Origin, output: &mut Output<'_>) -> bool {
         let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) else { return true };
         match self.state.replies().look(gateway, claim.number) {
             Lookup::New => true,
@@ -159,35 +159,35 @@ impl Group {
                 if let Some(moved) = message::answer::take_moved(&answer) {
                     self.note_sent_back(moved.slot, origin);
                 }
-                outlet.answer(origin, Committed::of_applied(), answer);
+                output.answer(origin, Committed::of_applied(), answer);
                 false
             }
             Lookup::Forgotten => false,
         }
     }
 
-    pub(super) fn take(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) {
-        if self.refuses_beside_source(&request, outlet)
-            || self.refuses_alone(&request, outlet)
-            || self.refuses_without_room(&request, now, outlet)
-            || self.refuses_newer(&request, outlet)
+    pub(super) fn take(&mut self, request: Request, now: Now, output: &mut Output<'_>) {
+        if self.refuses_beside_source(&request, output)
+            || self.refuses_alone(&request, output)
+            || self.refuses_without_room(&request, now, output)
+            || self.refuses_newer(&request, output)
         {
             return;
         }
         let request = match self.is_closed() {
-            true => self.take_closed(request, outlet),
+            true => self.take_closed(request, output),
             false => Some(request),
         };
-        let Some(request) = request.and_then(|request| self.take_from_gateway(request, now, outlet)) else { return };
+        let Some(request) = request.and_then(|request| self.take_from_gateway(request, now, output)) else { return };
         if let Some(slot) = self.follows_one_sent_back(&request) {
-            return self.send_to_slot(slot, request, outlet);
+            return self.send_to_slot(slot, request, output);
         }
         if self.must_wait(&request, false) {
-            self.hold(request, false, outlet);
+            self.hold(request, false, output);
             return;
         }
         if let Some(slot) = self.slot_elsewhere(&request) {
-            return self.send_to_slot(slot, request, outlet);
+            return self.send_to_slot(slot, request, output);
         }
         let Request { origin, protocol, floor, .. } = request;
         let is_behind = match &request.body {
@@ -217,7 +217,7 @@ impl Group {
             RequestBody::Script(_) => {
                 // It has waited. A core must run it: until then what its session has sent since waits on.
                 self.keep_out(&origin);
-                return outlet.mail(outlet.context.core, Mail::Retry(request));
+                return output.mail(output.context.core, Mail::Retry(request));
             }
             RequestBody::Libraries(change) => {
                 self.claim(&origin, floor);
@@ -233,7 +233,7 @@ impl Group {
             }
             RequestBody::ReadAtOnce(words) if self.is_alone() => {
                 let read = DeferredRead { origin, protocol, what: ReadWhat::Query(words), before: self.batch.number };
-                return self.execute_read(read, now, outlet);
+                return self.execute_read(read, now, output);
             }
             RequestBody::Read(words) | RequestBody::ReadAtOnce(words) => ReadWhat::Query(words),
             RequestBody::Whole(words) => ReadWhat::Whole(words),
@@ -250,56 +250,56 @@ impl Group {
             | RequestBody::EndReservation
             | RequestBody::Govern(_) => unreachable!("taken by `take_from_gateway`"),
         };
-        self.read(DeferredRead { origin, protocol, what, before: self.batch.number }, is_behind, now, outlet);
+        self.read(DeferredRead { origin, protocol, what, before: self.batch.number }, is_behind, now, output);
     }
 
     /// Takes what a gateway asks for on behalf of a transaction, a backup or an operator, and gives back commands.
-    fn take_from_gateway(&mut self, request: Request, now: Now, outlet: &mut Outlet<'_>) -> Option<Request> {
+    fn take_from_gateway(&mut self, request: Request, now: Now, output: &mut Output<'_>) -> Option<Request> {
         let Request { origin, protocol, body, floor, is_anew, must_return, .. } = request;
         match body {
             RequestBody::EndReservation => {
                 self.end_reservation(&origin);
-                outlet.answer(&origin, Observed::of_state(), Vec::new());
+                output.answer(&origin, Observed::of_state(), Vec::new());
             }
-            RequestBody::Lock(lock) => self.lock(lock, origin, now.instant, now, outlet),
+            RequestBody::Lock(lock) => self.lock(lock, origin, now.instant, now, output),
             RequestBody::Holders(place) => {
                 // One that does not know yet that another leads lacks what that one has acknowledged.
                 let what = ReadWhat::Holders(place);
-                self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
+                self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, output);
             }
-            RequestBody::Obey(version) if outlet.context.parameters.version < version => {
-                outlet.send_back(&origin);
+            RequestBody::Obey(version) if output.context.parameters.version < version => {
+                output.send_back(&origin);
             }
             RequestBody::Obey(_) => {
                 // That one would have to obey, and not this.
                 let what = ReadWhat::Obeys;
-                self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
+                self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, output);
             }
-            RequestBody::Govern(words) => self.govern(&words, origin, protocol, now, outlet),
+            RequestBody::Govern(words) => self.govern(&words, origin, protocol, now, output),
             RequestBody::Cut { transaction, grant, name } => {
-                self.cut((transaction, grant), name, now, outlet);
+                self.cut((transaction, grant), name, now, output);
                 // One that does not know yet that another leads has cut what that one has changed.
                 let what = ReadWhat::Cut(transaction);
-                self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
+                self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, output);
             }
             RequestBody::ReadCut { name, chunk } => {
-                self.read_cut(name, chunk, (origin, protocol), now, outlet);
+                self.read_cut(name, chunk, (origin, protocol), now, output);
             }
-            RequestBody::EndCut { name } => self.end_cut(name, &origin, protocol, outlet),
+            RequestBody::EndCut { name } => self.end_cut(name, &origin, protocol, output),
             RequestBody::Renew { transaction } => {
                 self.leader.locks.renew(transaction, now.instant);
-                outlet.answer(&origin, Observed::of_state(), Vec::new());
+                output.answer(&origin, Observed::of_state(), Vec::new());
             }
             RequestBody::Prepare { transaction, grant, participants, .. } if participants.is_empty() => {
                 // One that does not know yet that another leads would say yes to what that one has changed.
                 let what = ReadWhat::Holds(transaction, grant);
-                self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, outlet);
+                self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, output);
             }
             RequestBody::Prepare { transaction, grant, participants, effects } => {
-                self.prepare((transaction, grant), participants, effects, (origin, floor), outlet);
+                self.prepare((transaction, grant), participants, effects, (origin, floor), output);
             }
             RequestBody::Resolve { transaction, resolution, low_water } => {
-                self.resolve(transaction, resolution, low_water, (origin, floor), now, outlet);
+                self.resolve(transaction, resolution, low_water, (origin, floor), now, output);
             }
             body => {
                 let request = Request::new(origin, self.id, protocol, body);
@@ -329,11 +329,11 @@ impl Group {
     }
 
     /// Lets a request wait: behind all others, or before them if it has waited already.
-    pub(crate) fn hold(&mut self, request: Request, is_retry: bool, outlet: &mut Outlet<'_>) {
+    pub(crate) fn hold(&mut self, request: Request, is_retry: bool, output: &mut Output<'_>) {
         if self.leader.held.len() >= limits::HELD_COUNT_MAX {
             let text = "TRYAGAIN Too many requests wait for locked keys";
             self.lose_place(&request.origin);
-            return fail(&request.origin, request.protocol, text, outlet);
+            return fail(&request.origin, request.protocol, text, output);
         }
         if self.leader.held.len() >= limits::HELD_COUNT_MAX / 2 {
             self.leader.reservations.end_all();

@@ -114,10 +114,10 @@ impl Leaving {
         true
     }
 
-    fn answer(self, outlet: &mut Outlet<'_>) {
+    fn answer(self, output: &mut Output<'_>) {
         let values = self.values.into_iter().map(|value| value.map(Exporting::into_bytes)).collect();
         let granted = Locked::Granted { grant: self.grant, values, answers: self.answers };
-        outlet.answer(&self.origin, Observed::of_state(), put_locked(&granted));
+        output.answer(&self.origin, Observed::of_state(), put_locked(&granted));
     }
 }
 
@@ -133,24 +133,24 @@ impl Group {
     }
 
     /// Goes on with what comes and goes, one of each a turn and all in turn. True if there is more of it.
-    pub(super) fn turn_slices(&mut self, now: Now, outlet: &mut Outlet<'_>) -> bool {
+    pub(super) fn turn_slices(&mut self, now: Now, output: &mut Output<'_>) -> bool {
         let step_bytes = self.slices.slicing.step_bytes;
         if let Some(mut leaving) = self.slices.leaving.pop_front() {
             if leaving.step(step_bytes) {
-                leaving.answer(outlet);
+                leaving.answer(output);
             } else {
                 self.slices.leaving.push_back(leaving);
             }
         }
         if let Some(mut arriving) = self.slices.arriving.pop_front() {
             match arriving.unpacking.step(step_bytes) {
-                Err(_) => outlet.answer(&arriving.origin, Proof::Refused, PrepareAnswer::Refused.put()),
+                Err(_) => output.answer(&arriving.origin, Proof::Refused, PrepareAnswer::Refused.put()),
                 Ok(false) => self.slices.arriving.push_back(arriving),
                 Ok(true) => {
                     let Arriving { unpacking, grant, participants, origin, floor } = arriving;
                     let Unpacking { transaction, effects, ready, .. } = unpacking;
                     self.keep_unpacked(transaction, ready);
-                    if self.may_prepare((transaction, grant), &effects, &origin, outlet) {
+                    if self.may_prepare((transaction, grant), &effects, &origin, output) {
                         self.log_prepared(transaction, &participants, &effects, (origin, floor));
                     }
                 }
@@ -251,11 +251,11 @@ impl Group {
         origin: &Origin,
         values: Vec<Option<Exporting>>,
         answers: Vec<(u64, Vec<u8>)>,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let mut leaving = Leaving { transaction, grant, origin: *origin, values, at: 0, answers };
         if leaving.step(self.slices.slicing.step_bytes) {
-            leaving.answer(outlet);
+            leaving.answer(output);
         } else {
             self.slices.leaving.push_back(leaving);
         }
@@ -272,19 +272,19 @@ impl Group {
     }
 
     /// Nor does this group vouch for them any more: the gateway has to ask again.
-    pub(super) fn send_back_leaving(&mut self, transaction: TransactionId, outlet: &mut Outlet<'_>) {
+    pub(super) fn send_back_leaving(&mut self, transaction: TransactionId, output: &mut Output<'_>) {
         for leaving in self.slices.leaving.iter().filter(|leaving| leaving.transaction == transaction) {
-            outlet.send_back(&leaving.origin);
+            output.send_back(&leaving.origin);
         }
     }
 
     /// This replica does not lead any more. What has been logged may still be applied, and is read in then.
-    pub(super) fn stop_slices(&mut self, outlet: &mut Outlet<'_>) {
+    pub(super) fn stop_slices(&mut self, output: &mut Output<'_>) {
         for Leaving { origin, .. } in std::mem::take(&mut self.slices.leaving) {
-            outlet.send_back(&origin);
+            output.send_back(&origin);
         }
         for Arriving { unpacking, origin, .. } in std::mem::take(&mut self.slices.arriving) {
-            outlet.send_back(&origin);
+            output.send_back(&origin);
             unpacking.into_imported().for_each(|imported| self.state.upkeep().bury_imported(imported));
         }
         for unpacked in std::mem::take(&mut self.slices.unpacked).into_values() {

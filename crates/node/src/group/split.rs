@@ -16,7 +16,7 @@ use crate::core::Context;
 use crate::defect::Defect;
 use crate::event::Now;
 use crate::letter::Mail;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::roster::Roster;
 use crate::splitting::NewGroup;
 use crate::timeline::Kind;
@@ -102,7 +102,7 @@ impl Group {
     }
 
     /// A group has split off here, or could not.
-    pub(super) fn note_split(&mut self, group: GroupId, split: Option<SplitOff>, outlet: &mut Outlet<'_>) {
+    pub(super) fn note_split(&mut self, group: GroupId, split: Option<SplitOff>, output: &mut Output<'_>) {
         let Some(mut split) = split else { return };
         if self.defect == Some(Defect::LostTail) {
             split.lose_tail();
@@ -110,19 +110,19 @@ impl Group {
         let slot_count = split.moved.len();
         if self.checkpointing.is_walking() {
             // What it has not written yet has gone.
-            self.stop_checkpoint(outlet.actions);
+            self.stop_checkpoint(output.actions);
             self.want_checkpoint();
         }
         // One that a leader is giving would pass over what the new group begins with.
         if !self.is_installing() {
-            self.stop_taking(outlet);
+            self.stop_taking(output);
         }
         self.note_moved(split.moved.clone());
         self.splits.unkept.insert(group);
         self.splits.unborn.insert(group);
         if self.is_serving {
             let text = format!("splits off from group {}, with {slot_count} slots", self.id.0);
-            outlet.happened(Kind::Placement, Some(group), text);
+            output.happened(Kind::Placement, Some(group), text);
         }
         // If what this replica lacked was behind the split, the other group may have been here, and have said
         // something.
@@ -130,7 +130,7 @@ impl Group {
             self.replica.is_recovering() || self.splits.was_in_doubt || split.born.index <= self.splits.doubted_until;
         let membership = self.members.applied.clone();
         let new = NewGroup { split, membership, leads: self.is_serving, is_in_doubt };
-        outlet.mail(outlet.core_of(group), Mail::SplitOff(Box::new(new)));
+        output.mail(output.core_of(group), Mail::SplitOff(Box::new(new)));
     }
 
     /// A group that had split off does not need this one's log any more.
@@ -175,12 +175,12 @@ impl Group {
 
     /// Makes room for a replica that begins with what another group gives it: what this one has promised. None if it
     /// stays, being more than nothing.
-    pub(crate) fn leave_for_split(&mut self, now: Now, outlet: &mut Outlet<'_>) -> Option<HardState> {
+    pub(crate) fn leave_for_split(&mut self, now: Now, output: &mut Output<'_>) -> Option<HardState> {
         if !self.was_never_anything() {
             return None;
         }
-        self.stop_taking(outlet);
-        self.decline_all(now, outlet);
+        self.stop_taking(output);
+        self.decline_all(now, output);
         Some(self.replica.vacated_hard_state())
     }
 
@@ -191,7 +191,7 @@ impl Group {
     }
 
     /// Time passes for a group that has split off, or from which others have.
-    pub(super) fn look_after_splits(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn look_after_splits(&mut self, now: Now, output: &mut Output<'_>) {
         let is_in_doubt = self.replica.is_recovering();
         if std::mem::replace(&mut self.splits.was_in_doubt, is_in_doubt) || is_in_doubt {
             self.splits.doubted_until = self.replica.committed_index();
@@ -206,21 +206,21 @@ impl Group {
             // In the first of them it has told what it does.
             self.splits.turns += 1;
             if self.splits.turns == 2 {
-                outlet.mail(outlet.core_of(parent), Mail::SplitBegun { parent, group: self.id });
+                output.mail(output.core_of(parent), Mail::SplitBegun { parent, group: self.id });
             }
         }
         if self.log.marked_index > 0
             && let Some(parent) = self.splits.parent.take()
         {
-            outlet.mail(outlet.core_of(parent), Mail::SplitKept { parent, group: self.id });
+            output.mail(output.core_of(parent), Mail::SplitKept { parent, group: self.id });
         }
         if std::mem::take(&mut self.splits.has_passed) {
             let groups: Vec<GroupId> =
                 self.state.split_groups().filter(|group| !self.splits.unkept.contains(group)).collect();
-            let mut cores: Vec<_> = groups.iter().map(|group| outlet.core_of(*group)).collect();
+            let mut cores: Vec<_> = groups.iter().map(|group| output.core_of(*group)).collect();
             cores.dedup();
             for core in cores {
-                outlet.mail(core, Mail::SplitsPassed(groups.clone()));
+                output.mail(core, Mail::SplitsPassed(groups.clone()));
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::entry::{self, Effect, Watch};
 use crate::event::{GroupId, Now};
 use crate::letter::{Fate, Lock, Locked, Origin, Request, RequestBody, Resolution};
 use crate::locks::Grant;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::touched::Touched;
 use crate::transaction::{PrepareAnswer, TransactionId};
 use crate::wire::put_locked;
@@ -102,19 +102,19 @@ impl Group {
     }
 
     /// Takes a request for locks. They are granted when the keys are free, in order of arrival.
-    pub(super) fn lock(&mut self, lock: Box<Lock>, origin: Origin, asked: Instant, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn lock(&mut self, lock: Box<Lock>, origin: Origin, asked: Instant, now: Now, output: &mut Output<'_>) {
         let is_waiting = |held: &Held| matches!(held, Held::Lock(other, ..) if other.transaction == lock.transaction);
         if self.is_leaving(lock.transaction) {
             return;
         }
         if let Some(grant) = self.leader.locks.grant_of(lock.transaction) {
-            return self.fetch_in_order((lock, grant), origin, now, outlet); // its gateway has not heard
+            return self.fetch_in_order((lock, grant), origin, now, output); // its gateway has not heard
         }
         if self.leader.held.iter().any(is_waiting) {
             return;
         }
         if let Some(text) = self.cut_obstacle(&lock, now) {
-            return outlet.answer(&origin, Proof::Refused, put_locked(&Locked::Refused(text)));
+            return output.answer(&origin, Proof::Refused, put_locked(&Locked::Refused(text)));
         }
         if lock.whole {
             self.leader.reservations.end_all();
@@ -136,12 +136,12 @@ impl Group {
         let unknown = || self.state.slots().held_beyond(lock.group_count).filter(|_| lock.whole);
         let foreign = lock.keys.iter().find_map(|(_, key)| self.state.foreign(key));
         if let Some(slot) = foreign.or_else(unknown) {
-            return self.tell_reader_moved(slot, &origin, Protocol::Resp2, outlet);
+            return self.tell_reader_moved(slot, &origin, Protocol::Resp2, output);
         }
         self.leader.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
         let grant = self.leader.locks.grant(lock.transaction, self.replica.term());
         self.end_reservations_of(&lock);
-        self.fetch_in_order((lock, grant), origin, now, outlet);
+        self.fetch_in_order((lock, grant), origin, now, output);
     }
 
     /// Reads the keys of a lock behind all changes that were asked for before. Changes to other keys do not matter.
@@ -150,17 +150,17 @@ impl Group {
         granted: (Box<Lock>, Grant),
         origin: Origin,
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         if !self.is_touched(&granted.0) {
-            self.read_now(fetching(granted, origin, self.batch.number), now, outlet);
+            self.read_now(fetching(granted, origin, self.batch.number), now, output);
         } else if !self.leader.builder.is_empty() {
             let fetch = fetching(granted, origin, self.batch.number);
             self.leader.waiters.push(Waiter::Fetch(Box::new(fetch)));
         } else if let Some(batch) = self.window.inflight.back_mut() {
             batch.late.push(fetching(granted, origin, self.batch.number));
         } else {
-            self.read_now(fetching(granted, origin, self.batch.number), now, outlet);
+            self.read_now(fetching(granted, origin, self.batch.number), now, output);
         }
     }
 
@@ -234,20 +234,20 @@ impl Group {
         !self.state.keyspace().is_as_watched(watch.database, &watch.key, watch.version, moment)
     }
 
-    pub(super) fn fetch(&mut self, lock: &Lock, grant: Grant, origin: &Origin, outlet: &mut Outlet<'_>) {
+    pub(super) fn fetch(&mut self, lock: &Lock, grant: Grant, origin: &Origin, output: &mut Output<'_>) {
         // The lock may have waited: what has expired in the meantime, and was told to be gone, does not come back.
         let moment = Moment { unix: lock.moment.unix.max(self.moment().unix), seed: lock.moment.seed };
         let changed = self.defect != Some(Defect::ForgottenWatch)
             && lock.watches.iter().any(|watch| self.is_watch_broken(lock.transaction, watch, moment));
         if changed {
-            return outlet.answer(origin, Observed::of_state(), put_locked(&Locked::Changed));
+            return output.answer(origin, Observed::of_state(), put_locked(&Locked::Changed));
         }
         if let Some(request) = &lock.request {
             let answer = match self.state.request_ids().look(request) {
                 Known::Answered(reply) => Some(Locked::Answered(reply.to_vec())),
                 Known::Other => Some(Locked::Refused(request_ids::OTHER_REQUEST.to_owned())),
                 Known::Nothing
-                    if self.state.request_ids().byte_count() >= outlet.context.settings.request_ids_bytes_max =>
+                    if self.state.request_ids().byte_count() >= output.context.settings.request_ids_bytes_max =>
                 {
                     Some(Locked::Refused(request_ids::NO_PLACE.to_owned()))
                 }
@@ -259,7 +259,7 @@ impl Group {
                     Locked::Answered(_) => Committed::of_applied().into(),
                     _ => Proof::Refused,
                 };
-                return outlet.answer(origin, proof, put_locked(&answer));
+                return output.answer(origin, proof, put_locked(&answer));
             }
         }
         let value = |(database, key): &(u16, Vec<u8>)| self.value_under_lock(lock.transaction, *database, key, moment);
@@ -267,7 +267,7 @@ impl Group {
         let values = lock.keys.iter().map(value).collect();
         self.state.keyspace().set_silent(false);
         let answers = lock.queries.iter().map(|words| self.answer_locked(lock, words, moment)).collect();
-        self.let_leave((lock.transaction, grant), origin, values, answers, outlet);
+        self.let_leave((lock.transaction, grant), origin, values, answers, output);
     }
 
     /// A query over a whole database, for a transaction that has locked the group. RANDOMKEY passes over the keys that
@@ -319,9 +319,9 @@ impl Group {
         participants: Vec<u32>,
         effects: Vec<Effect>,
         (origin, floor): (Origin, u64),
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
-        if !self.may_prepare((transaction, grant), &effects, &origin, outlet) {
+        if !self.may_prepare((transaction, grant), &effects, &origin, output) {
             return;
         }
         match self.let_arrive((transaction, grant), participants, effects, (origin, floor)) {
@@ -329,7 +329,7 @@ impl Group {
                 self.log_prepared(transaction, &participants, &effects, (origin, floor));
             }
             Ok(None) => {}
-            Err(_) => outlet.answer(&origin, Proof::Refused, PrepareAnswer::Refused.put()),
+            Err(_) => output.answer(&origin, Proof::Refused, PrepareAnswer::Refused.put()),
         }
     }
 
@@ -339,13 +339,13 @@ impl Group {
         (transaction, grant): (TransactionId, Grant),
         effects: &[Effect],
         origin: &Origin,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) -> bool {
         let may = self.holds_locks_by(transaction, grant) || self.takes_slots(transaction, effects);
         if !may {
             let unpacked = self.slices.unpacked.remove(&transaction).unwrap_or_default();
             self.bury_unpacked(unpacked);
-            outlet.answer(origin, Proof::Refused, PrepareAnswer::Refused.put());
+            output.answer(origin, Proof::Refused, PrepareAnswer::Refused.put());
         }
         may
     }
@@ -386,13 +386,13 @@ impl Group {
         low_water: u64,
         (origin, floor): (Origin, u64),
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         match resolution {
             Resolution::Release => {
                 self.unlock(transaction);
-                self.admit_held(now, outlet);
-                outlet.answer(&origin, Observed::of_state(), Vec::new());
+                self.admit_held(now, output);
+                output.answer(&origin, Observed::of_state(), Vec::new());
             }
             Resolution::Commit | Resolution::Abort => {
                 self.claim(&origin, floor);
@@ -422,8 +422,8 @@ impl Group {
     }
 
     /// Takes a transaction's locks from a gateway that may live after all, and may still wait for values.
-    pub(super) fn take_away(&mut self, transaction: TransactionId, outlet: &mut Outlet<'_>) {
-        self.send_back_leaving(transaction, outlet);
+    pub(super) fn take_away(&mut self, transaction: TransactionId, output: &mut Output<'_>) {
+        self.send_back_leaving(transaction, output);
         self.unlock(transaction);
     }
 
@@ -431,32 +431,32 @@ impl Group {
     /// that came later.
     ///
     /// Never in the middle of an entry: who is let in may read at once, and must see all of it.
-    pub(crate) fn admit_held(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(crate) fn admit_held(&mut self, now: Now, output: &mut Output<'_>) {
         self.leader.held_sessions.clear();
         for held in std::mem::take(&mut self.leader.held) {
             match held {
-                Held::Request(request) => self.take(request, now, outlet),
-                Held::Lock(lock, origin, asked) => self.lock(lock, origin, asked, now, outlet),
+                Held::Request(request) => self.take(request, now, output),
+                Held::Lock(lock, origin, asked) => self.lock(lock, origin, asked, now, output),
             }
         }
     }
 
     /// A gateway may be gone: locks that nobody came back to are let go, and the others are asked about what has been
     /// prepared and not resolved.
-    pub(super) fn look_after_transactions(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn look_after_transactions(&mut self, now: Now, output: &mut Output<'_>) {
         // Transactions that wait for a lock ask again now and then: locks would pass from one gateway that is gone to
         // the next.
         self.leader.held.retain(|held| match held {
             Held::Lock(_, origin, asked) if now.instant.since(*asked) >= limits::LOCK_WAIT_RENEWAL => {
-                outlet.send_back(origin);
+                output.send_back(origin);
                 false
             }
             _ => true,
         });
         for transaction in self.leader.locks.stale(now.instant, limits::LOCK_PATIENCE) {
             if !self.state.prepared().contains_key(&transaction) && self.defect != Some(Defect::ForgottenLock) {
-                self.take_away(transaction, outlet);
-                self.admit_held(now, outlet);
+                self.take_away(transaction, output);
+                self.admit_held(now, output);
             }
         }
         for (transaction, prepared) in self.state.prepared() {
@@ -552,7 +552,7 @@ impl Group {
         }
     }
 
-    pub(super) fn ask_about_prepared(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn ask_about_prepared(&mut self, now: Now, output: &mut Output<'_>) {
         for (transaction, inquiry) in self.leader.inquiries.iter_mut().filter(|(_, inquiry)| !inquiry.is_decided) {
             let due = inquiry.asked.is_none_or(|asked| now.instant.since(asked) >= limits::INQUIRY_INTERVAL);
             if !due {
@@ -561,7 +561,7 @@ impl Group {
             inquiry.asked = Some(now.instant);
             for participant in self.state.prepared()[transaction].participants() {
                 if *participant != self.id.0 {
-                    outlet.inquire(*transaction, self.id, GroupId(*participant));
+                    output.inquire(*transaction, self.id, GroupId(*participant));
                 }
             }
         }

@@ -29,7 +29,7 @@ use crate::event::{Action, CheckpointNews, CheckpointStep, CoreId, Lane, Level, 
 use crate::letter::Mail;
 use crate::limits;
 use crate::nearby::Place;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::timeline::Kind;
 use crate::wire;
 
@@ -82,7 +82,7 @@ impl Group {
     // ---- the leader's side ----------------------------------------------------------------------------------------
 
     /// Members that need a checkpoint are offered it.
-    pub(super) fn give(&mut self, transfer: Transfer, now: Now, outlet: &mut Outlet<'_>) {
+    pub(super) fn give(&mut self, transfer: Transfer, now: Now, output: &mut Output<'_>) {
         let Transfer { to, index, message } = transfer;
         self.leader.giving.retain(|giving| giving.to != to);
         self.hold_log(index, now.instant + limits::LOG_HOLD);
@@ -96,19 +96,19 @@ impl Group {
             waiting: None,
             next_at: now.instant,
         };
-        self.offer(&giving, outlet);
+        self.offer(&giving, output);
         self.leader.giving.push(giving);
         *self.leader.given.entry(to).or_default() += 1;
         let line = format!("group {}: gives node {to} the checkpoint at index {index}", self.id.0);
-        outlet.actions.push(Action::Log { level: Level::Notice, line });
+        output.actions.push(Action::Log { level: Level::Notice, line });
     }
 
-    fn offer(&self, giving: &Giving, outlet: &mut Outlet<'_>) {
-        outlet.send(NodeId(giving.to), self.id, Lane::Bulk, wire::encode_offer(self.id, &giving.message));
+    fn offer(&self, giving: &Giving, output: &mut Output<'_>) {
+        output.send(NodeId(giving.to), self.id, Lane::Bulk, wire::encode_offer(self.id, &giving.message));
     }
 
     /// A member wants a chunk.
-    pub(crate) fn pulled(&mut self, from: NodeId, index: u64, chunk: u64, now: Now, outlet: &mut Outlet<'_>) {
+    pub(crate) fn pulled(&mut self, from: NodeId, index: u64, chunk: u64, now: Now, output: &mut Output<'_>) {
         let Some(giving) = self.leader.giving.iter_mut().find(|giving| giving.to == from.0 && giving.index == index)
         else {
             return;
@@ -118,12 +118,12 @@ impl Group {
             giving.waiting = Some((chunk, now.instant));
         }
         self.hold_log(index, now.instant + limits::LOG_HOLD);
-        self.read_wanted_chunks(now, outlet);
+        self.read_wanted_chunks(now, output);
     }
 
     /// Lets chunks be read that members wait for, as far as the pace allows it. A voter that lacks what it once had is
     /// given it without rest: until then one failure less can be borne.
-    fn read_wanted_chunks(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    fn read_wanted_chunks(&mut self, now: Now, output: &mut Output<'_>) {
         let is_disk_slow = self.lag(self.replica.persisted_index()) >= limits::GIVING_DISK_LAG;
         let voters = self.membership().voters.clone();
         for giving in &mut self.leader.giving {
@@ -136,7 +136,7 @@ impl Group {
             let (_, term, membership) = giving.message.checkpoint().expect("an offer names its checkpoint");
             let mark = CheckpointMark { index: giving.index, term, membership };
             let to = NodeId(giving.to);
-            outlet.actions.push(Action::ReadCheckpoint { group: self.id, mark, chunk, to });
+            output.actions.push(Action::ReadCheckpoint { group: self.id, mark, chunk, to });
         }
     }
 
@@ -153,10 +153,10 @@ impl Group {
         chunk: u64,
         to: NodeId,
         read: Result<Option<Vec<u8>>, String>,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         if to == self.node {
-            return self.cut_chunk_read(index, chunk, &read, outlet);
+            return self.cut_chunk_read(index, chunk, &read, output);
         }
         let is_it = |giving: &&mut Giving| giving.to == to.0 && giving.index == index;
         let Some(giving) = self.leader.giving.iter_mut().find(is_it) else { return };
@@ -164,25 +164,25 @@ impl Group {
             Ok(bytes) => {
                 let count = bytes.as_ref().map_or(0, Vec::len) as u64;
                 giving.sent += count;
-                let rate = outlet.context.settings.balance_rate_bytes;
+                let rate = output.context.settings.balance_rate_bytes;
                 if rate > 0 {
                     let earliest = Instant::ZERO + giving.heard.since(Instant::ZERO + limits::GIVING_BURST);
                     let takes = Duration::from_nanos((u128::from(count) * 1_000_000_000 / u128::from(rate)) as u64);
                     giving.next_at = giving.next_at.max(earliest) + takes.min(limits::GIVING_WAIT_MAX);
                 }
                 let bytes = wire::encode_chunk(self.id, index, chunk, bytes.as_deref());
-                outlet.send(to, self.id, Lane::Bulk, bytes);
+                output.send(to, self.id, Lane::Bulk, bytes);
             }
             Err(reason) => {
                 self.leader.giving.retain(|giving| giving.to != to.0);
                 self.replica.transfer_failed(to.0);
                 let line = format!("group {}: cannot read its checkpoint for node {}: {reason}", self.id.0, to.0);
-                outlet.actions.push(Action::Log { level: Level::Warning, line });
+                output.actions.push(Action::Log { level: Level::Warning, line });
             }
         }
     }
 
-    fn look_after_giving(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    fn look_after_giving(&mut self, now: Now, output: &mut Output<'_>) {
         let is_asked = self.replica.takes_checkpoint() && self.replica.is_leader();
         if is_asked && !self.checkpointing.is_running() && !self.checkpointing.is_resting(now) {
             self.transfer.is_awaited = true;
@@ -204,23 +204,23 @@ impl Group {
             if now.instant.since(giving.heard) > limits::TRANSFER_PATIENCE {
                 self.replica.transfer_failed(giving.to);
                 let line = format!("group {}: node {} does not take its checkpoint for now", self.id.0, giving.to);
-                outlet.actions.push(Action::Log { level: Level::Warning, line });
+                output.actions.push(Action::Log { level: Level::Warning, line });
                 continue;
             }
             if now.instant.since(giving.offered.max(giving.heard)) >= limits::TRANSFER_RETRY {
                 giving.offered = now.instant;
-                self.offer(&giving, outlet);
+                self.offer(&giving, output);
             }
             kept.push(giving);
         }
         self.leader.giving = kept;
-        self.read_wanted_chunks(now, outlet);
+        self.read_wanted_chunks(now, output);
     }
 
     // ---- the member's side ----------------------------------------------------------------------------------------
 
     /// A leader offers a checkpoint.
-    pub(crate) fn offered(&mut self, from: NodeId, message: Message, now: Now, outlet: &mut Outlet<'_>) {
+    pub(crate) fn offered(&mut self, from: NodeId, message: Message, now: Now, output: &mut Output<'_>) {
         let Some((index, term, membership)) = message.checkpoint() else { return };
         if message.from() != from.0 || message.term() < self.replica.term() || self.replica.is_leader() {
             return;
@@ -245,12 +245,12 @@ impl Group {
                 taking.heard = now.instant;
             }
             _ => {
-                self.stop_taking(outlet);
-                self.stop_checkpoint(outlet.actions);
+                self.stop_taking(output);
+                self.stop_checkpoint(output.actions);
                 let id = self.checkpointing.next_id();
                 let mark = CheckpointMark { index, term, membership };
                 let step = CheckpointStep::Begin(mark.clone());
-                outlet.actions.push(Action::Checkpoint { group: self.id, id, step });
+                output.actions.push(Action::Checkpoint { group: self.id, id, step });
                 self.transfer.taking = Some(Taking {
                     from: from.0,
                     message,
@@ -265,20 +265,20 @@ impl Group {
                     stage: Stage::Fetching,
                 });
                 let line = format!("group {}: takes the checkpoint at index {index} from node {}", self.id.0, from.0);
-                outlet.actions.push(Action::Log { level: Level::Notice, line });
+                output.actions.push(Action::Log { level: Level::Notice, line });
             }
         }
-        self.pull(now, outlet);
+        self.pull(now, output);
     }
 
-    fn pull(&mut self, now: Now, outlet: &mut Outlet<'_>) {
+    fn pull(&mut self, now: Now, output: &mut Output<'_>) {
         let Some(taking) = &mut self.transfer.taking else { return };
         if taking.is_writing || taking.stage != Stage::Fetching {
             return;
         }
         taking.asked = now.instant;
         let bytes = wire::encode_pull(self.id, taking.mark.index, taking.chunk);
-        outlet.send(NodeId(taking.from), self.id, Lane::Bulk, bytes);
+        output.send(NodeId(taking.from), self.id, Lane::Bulk, bytes);
     }
 
     /// A chunk has come, or the end.
@@ -289,7 +289,7 @@ impl Group {
         chunk: u64,
         bytes: Option<&[u8]>,
         now: Now,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let Some(taking) = &mut self.transfer.taking else { return };
         let is_wanted = taking.from == from.0 && taking.mark.index == index && taking.chunk == chunk;
@@ -299,7 +299,7 @@ impl Group {
         taking.heard = now.instant;
         let Some(bytes) = bytes else {
             taking.stage = Stage::Keeping;
-            outlet.actions.push(Action::Checkpoint { group: self.id, id: taking.id, step: CheckpointStep::Keep });
+            output.actions.push(Action::Checkpoint { group: self.id, id: taking.id, step: CheckpointStep::Keep });
             return;
         };
         let is_sound = match bytes.split_first() {
@@ -307,8 +307,8 @@ impl Group {
                 let (groups, keyspace) = (self.state.slots().first_count(), taking.keyspace.new_like());
                 let mut looked_at = State::new(self.id, groups, keyspace);
                 looked_at.load(saved, state::Position::default());
-                if outlet.context.keep(looked_at.level(), outlet.actions).is_err() {
-                    return self.stop_taking(outlet);
+                if output.context.keep(looked_at.level(), output.actions).is_err() {
+                    return self.stop_taking(output);
                 }
                 taking.state = saved.to_vec();
                 true
@@ -318,51 +318,51 @@ impl Group {
         };
         if !is_sound {
             let line = format!("group {}: node {} sent a chunk of a checkpoint that is none", self.id.0, from.0);
-            outlet.actions.push(Action::Log { level: Level::Warning, line });
-            self.stop_taking(outlet);
+            output.actions.push(Action::Log { level: Level::Warning, line });
+            self.stop_taking(output);
             return;
         }
         taking.is_writing = true;
         let step = CheckpointStep::Chunk(bytes.to_vec());
-        outlet.actions.push(Action::Checkpoint { group: self.id, id: taking.id, step });
+        output.actions.push(Action::Checkpoint { group: self.id, id: taking.id, step });
     }
 
     /// Time passes for checkpoints under way.
-    pub(super) fn look_after_transfers(&mut self, now: Now, outlet: &mut Outlet<'_>) {
-        self.look_after_giving(now, outlet);
+    pub(super) fn look_after_transfers(&mut self, now: Now, output: &mut Output<'_>) {
+        self.look_after_giving(now, output);
         let Some(taking) = &self.transfer.taking else { return };
         if taking.stage != Stage::Fetching || taking.is_writing {
             return;
         }
         if now.instant.since(taking.heard) > limits::TRANSFER_PATIENCE {
-            self.stop_taking(outlet);
+            self.stop_taking(output);
         } else if now.instant.since(taking.asked) >= limits::TRANSFER_RETRY {
-            self.pull(now, outlet);
+            self.pull(now, output);
         }
     }
 
     /// The host has news of the file being written. False if it is about another one.
-    pub(crate) fn taking_news(&mut self, id: u64, news: &CheckpointNews, now: Now, outlet: &mut Outlet<'_>) -> bool {
+    pub(crate) fn taking_news(&mut self, id: u64, news: &CheckpointNews, now: Now, output: &mut Output<'_>) -> bool {
         let Some(taking) = self.transfer.taking.as_mut().filter(|taking| taking.id == id) else { return false };
         match news {
             CheckpointNews::Written(_) => {
                 taking.is_writing = false;
                 taking.chunk += 1;
-                self.pull(now, outlet);
+                self.pull(now, output);
             }
             CheckpointNews::Kept => {
                 taking.stage = Stage::Complete;
                 let message = taking.message.clone();
                 let _ = self.replica.step(message);
             }
-            CheckpointNews::Finished => self.finish_taking(outlet),
+            CheckpointNews::Finished => self.finish_taking(output),
             CheckpointNews::Failed(reason) => {
                 let line = format!("group {}: cannot keep the leader's checkpoint for now: {reason}", self.id.0);
                 if let Stage::Installing { .. } = taking.stage {
                     // The replica counts on it; at the next start it does not.
-                    outlet.actions.push(Action::Fatal { line });
+                    output.actions.push(Action::Fatal { line });
                 } else {
-                    outlet.actions.push(Action::Log { level: Level::Warning, line });
+                    output.actions.push(Action::Log { level: Level::Warning, line });
                     self.transfer.taking = None;
                     self.transfer.failed = Some(now.instant);
                 }
@@ -371,18 +371,18 @@ impl Group {
         true
     }
 
-    pub(super) fn stop_taking(&mut self, outlet: &mut Outlet<'_>) {
+    pub(super) fn stop_taking(&mut self, output: &mut Output<'_>) {
         if let Some(Taking { id, keyspace, .. }) = self.transfer.taking.take() {
-            outlet.context.free_later(keyspace);
-            outlet.actions.push(Action::Checkpoint { group: self.id, id, step: CheckpointStep::Abandon });
+            output.context.free_later(keyspace);
+            output.actions.push(Action::Checkpoint { group: self.id, id, step: CheckpointStep::Abandon });
         }
     }
 
     /// After the replica has been told: whether it took the checkpoint over or not.
-    pub(super) fn settle_taking(&mut self, outlet: &mut Outlet<'_>) {
+    pub(super) fn settle_taking(&mut self, output: &mut Output<'_>) {
         if self.has_come() {
             // It has what the checkpoint holds by other ways, or knows a later leader.
-            self.stop_taking(outlet);
+            self.stop_taking(output);
         }
     }
 
@@ -392,13 +392,13 @@ impl Group {
         restored: &Restored,
         ticket: u64,
         hard_state: HardState,
-        outlet: &mut Outlet<'_>,
+        output: &mut Output<'_>,
     ) {
         let taking = self.transfer.taking.as_mut().expect("a checkpoint is restored when it has come");
         assert_eq!((taking.mark.index, &taking.stage), (restored.index, &Stage::Complete));
         taking.stage = Stage::Installing { ticket };
         let step = CheckpointStep::Install(hard_state);
-        outlet.actions.push(Action::Checkpoint { group: self.id, id: taking.id, step });
+        output.actions.push(Action::Checkpoint { group: self.id, id: taking.id, step });
     }
 
     /// True if a checkpoint has come whole, and the replica has been told of it and not been asked yet.
@@ -411,7 +411,7 @@ impl Group {
         self.transfer.taking.as_ref().is_some_and(|taking| matches!(taking.stage, Stage::Installing { .. }))
     }
 
-    fn finish_taking(&mut self, outlet: &mut Outlet<'_>) {
+    fn finish_taking(&mut self, output: &mut Output<'_>) {
         let taking = self.transfer.taking.take().expect("just seen");
         let Stage::Installing { ticket } = taking.stage else {
             unreachable!("a file is finished when it is installed")
@@ -420,18 +420,18 @@ impl Group {
         // What was proposed here in another term may be in the checkpoint or not.
         for batch in std::mem::take(&mut self.window.inflight) {
             self.window.inflight_bytes -= batch.byte_count;
-            self.fail_unknown(batch, outlet);
+            self.fail_unknown(batch, output);
         }
         let position = state::Position { index: mark.index, term: mark.term };
-        outlet.context.free_later(self.state.replace(keyspace, &state, position));
-        self.state.upkeep().set_tuning(outlet.context.settings.tuning());
-        self.state.upkeep().listen(outlet.context.noted());
+        output.context.free_later(self.state.replace(keyspace, &state, position));
+        self.state.upkeep().set_tuning(output.context.settings.tuning());
+        self.state.upkeep().listen(output.context.noted());
         // Nobody knows which keys have changed.
-        outlet.flush_caches();
+        output.flush_caches();
         self.prepared_since.clear();
         self.note_loaded();
-        outlet.context.places[self.id.0 as usize] = Place { index: mark.index, unix: self.moment().unix };
-        outlet.context.hear(self.moment().unix);
+        output.context.places[self.id.0 as usize] = Place { index: mark.index, unix: self.moment().unix };
+        output.context.hear(self.moment().unix);
         self.members.applied = mark.membership;
         self.members.are_by_log = false;
         self.members.acknowledged_before = self.members.acknowledged_before.max(mark.index);
@@ -442,12 +442,12 @@ impl Group {
         self.log.marked_index = mark.index;
         self.replica.persisted(ticket);
         let line = format!("group {}: has the checkpoint at index {}", self.id.0, mark.index);
-        outlet.actions.push(Action::Log { level: Level::Notice, line });
+        output.actions.push(Action::Log { level: Level::Notice, line });
         let text = format!(
             "node {} was given the checkpoint at index {} by node {from}: the log did not reach back to what it had",
             self.node.0, mark.index
         );
-        outlet.mail(CoreId(0), Mail::Happened { kind: Kind::Checkpoint, group: Some(self.id), text });
+        output.mail(CoreId(0), Mail::Happened { kind: Kind::Checkpoint, group: Some(self.id), text });
     }
 
     /// True while the leader's checkpoint is coming.

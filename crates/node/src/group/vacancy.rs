@@ -29,7 +29,7 @@ use crate::bulletin::Bulletin;
 use crate::event::{Action, GroupId, Lane, NodeId, Now, Persist};
 use crate::limits;
 use crate::nearby::Place;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::timeline::Kind;
 use crate::wire;
 
@@ -111,7 +111,7 @@ impl Group {
     }
 
     /// A leader on another node says how the group is.
-    pub(crate) fn hear_bulletin(&mut self, bulletin: &Bulletin, now: Now, outlet: &mut Outlet<'_>) {
+    pub(crate) fn hear_bulletin(&mut self, bulletin: &Bulletin, now: Now, output: &mut Output<'_>) {
         let is_later = |(_, term, heard): (NodeId, u64, Instant)| {
             term <= bulletin.term || now.instant.since(heard) >= limits::BULLETIN_STALE
         };
@@ -120,7 +120,7 @@ impl Group {
         }
         if self.is_vacant() {
             if std::mem::replace(&mut self.vacancy.applied, bulletin.applied) != bulletin.applied {
-                outlet.flush_broadcasters();
+                output.flush_broadcasters();
             }
             // One that has lost what it had is filled again, unless the others did without it since.
             self.vacancy.is_let_go |=
@@ -130,7 +130,7 @@ impl Group {
                     // It may have been a member for a while, and been given nothing.
                     self.replica.begin_another_life();
                 }
-                outlet.send(bulletin.leader, self.id, Lane::Log, wire::encode_vacant(self.id));
+                output.send(bulletin.leader, self.id, Lane::Log, wire::encode_vacant(self.id));
             }
             return;
         }
@@ -142,10 +142,10 @@ impl Group {
         // A second member can be asked: the group lives here, as far as the roster knows, or on other nodes beside this
         // leader. Those of an older version do not answer. The roster says where the group is to live: until it does,
         // this replica may be one that nothing can be decided without.
-        let roster = &outlet.context.roster;
+        let roster = &output.context.roster;
         let placed = roster.placement(self.id);
         let is_another = |node: &u64| ![self.node.0, bulletin.leader.0].contains(node);
-        let context = &outlet.context;
+        let context = &output.context;
         let levels_of = |node: &u64| context.levels.of_nodes.get(&NodeId(*node));
         let surely_answers = |node: &u64| {
             context.levels.in_force >= WITNESSED || levels_of(node).is_some_and(|known| known.highest >= WITNESSED)
@@ -167,7 +167,7 @@ impl Group {
             };
             let asked: Vec<_> = asked.into_iter().filter(|node| is_another(node) && answers(node)).collect();
             for other in asked.into_iter().take(limits::WITNESSES_ASKED_MAX) {
-                outlet.send(NodeId(other), self.id, Lane::Log, wire::encode_am_member(self.id));
+                output.send(NodeId(other), self.id, Lane::Log, wire::encode_am_member(self.id));
             }
         }
     }
@@ -181,10 +181,10 @@ impl Group {
     }
 
     /// A node asks whether it is a member. Only a voter says that it is not, by what has been applied here.
-    pub(crate) fn asked_membership(&mut self, from: NodeId, outlet: &mut Outlet<'_>) {
+    pub(crate) fn asked_membership(&mut self, from: NodeId, output: &mut Output<'_>) {
         let Membership { voters, learners, .. } = &self.members.applied;
         if voters.contains(&self.node.0) && !voters.contains(&from.0) && !learners.contains(&from.0) {
-            outlet.send(from, self.id, Lane::Log, wire::encode_no_member(self.id, self.applied()));
+            output.send(from, self.id, Lane::Log, wire::encode_no_member(self.id, self.applied()));
         }
     }
 
@@ -210,28 +210,28 @@ impl Group {
     }
 
     /// Gives up the replica if the others do without it. True if it is vacating: then there is nothing else to do.
-    pub(super) fn look_after_vacancy(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) -> bool {
+    pub(super) fn look_after_vacancy(&mut self, now: Now, prng: &mut Prng, output: &mut Output<'_>) -> bool {
         match self.vacancy.stage {
             Stage::Durable => {
-                self.finish_vacating(now, prng, outlet);
+                self.finish_vacating(now, prng, output);
                 return false;
             }
             Stage::Vacating => {
                 self.last_tick = now.instant.max(self.last_tick);
-                self.decline_all(now, outlet);
+                self.decline_all(now, output);
                 return true;
             }
             Stage::None => {}
         }
-        if self.has_gone(now, outlet.context) && !self.replica.is_vacant() {
-            return self.leave_gone(outlet);
+        if self.has_gone(now, output.context) && !self.replica.is_vacant() {
+            return self.leave_gone(output);
         }
         let Membership { voters, learners, .. } = &self.members.applied;
         let is_out = !voters.is_empty() && !voters.contains(&self.node.0) && !learners.contains(&self.node.0);
         // A node that leaves the cluster keeps what it has, as does every node what the metadata group has.
         let may_go = self.id != GroupId(0)
-            && !outlet.context.roster.is_empty()
-            && !outlet.context.roster.is_going(self.node)
+            && !output.context.roster.is_empty()
+            && !output.context.roster.is_going(self.node)
             && !self.replica.is_leader()
             && !self.holds_beginnings()
             && self.splits.parent.is_none()
@@ -243,21 +243,21 @@ impl Group {
         if self.checkpointing.is_running() {
             return false;
         }
-        self.begin_vacating(outlet);
+        self.begin_vacating(output);
         true
     }
 
     /// The group has gone: nobody needs this replica, whether it leads or not, and whether this node stays or not.
-    fn leave_gone(&mut self, outlet: &mut Outlet<'_>) -> bool {
+    fn leave_gone(&mut self, output: &mut Output<'_>) -> bool {
         let may_go = !self.holds_beginnings()
             && self.splits.parent.is_none()
             && !self.is_installing()
             && !self.checkpointing.is_running();
         if may_go {
             if self.replica.is_leader() {
-                self.change_role(Role::Follower, outlet);
+                self.change_role(Role::Follower, output);
             }
-            self.begin_vacating(outlet);
+            self.begin_vacating(output);
         }
         may_go
     }
@@ -266,13 +266,13 @@ impl Group {
         self.vacancy.gone_since.get_or_insert(now)
     }
 
-    fn begin_vacating(&mut self, outlet: &mut Outlet<'_>) {
-        self.stop_taking(outlet);
-        self.stop_checkpoint(outlet.actions);
+    fn begin_vacating(&mut self, output: &mut Output<'_>) {
+        self.stop_taking(output);
+        self.stop_checkpoint(output.actions);
         self.vacancy.stage = Stage::Vacating;
         self.vacancy.is_let_go = false;
         self.hard_state = self.replica.vacated_hard_state();
-        outlet.actions.push(Action::Append {
+        output.actions.push(Action::Append {
             append: Append {
                 group: self.id.0,
                 ticket: LAST_TICKET,
@@ -293,13 +293,13 @@ impl Group {
     }
 
     /// From here on the replica is what it is on a node that has never held the group, but for its vote.
-    fn finish_vacating(&mut self, now: Now, prng: &mut Prng, outlet: &mut Outlet<'_>) {
+    fn finish_vacating(&mut self, now: Now, prng: &mut Prng, output: &mut Output<'_>) {
         for batch in std::mem::take(&mut self.window.inflight) {
             self.window.inflight_bytes -= batch.byte_count;
-            self.fail_unknown(batch, outlet);
+            self.fail_unknown(batch, output);
         }
         self.forget_committed();
-        self.stop_slices(outlet);
+        self.stop_slices(output);
         let options = Options {
             uncommitted_bytes_max: u64::MAX,
             incarnation: self.replica.next_life(),
@@ -312,15 +312,15 @@ impl Group {
         self.state.vacate();
         self.state.upkeep().take_notices();
         // Nobody here is told of changes any more.
-        outlet.flush_caches();
+        output.flush_caches();
         self.prepared_since.clear();
         self.news.slots.clear();
         for (gateway, number) in std::mem::take(&mut self.awaited) {
-            outlet.settle_told(gateway.core, crate::letter::Claim { boot: gateway.boot, group: self.id, number });
+            output.settle_told(gateway.core, crate::letter::Claim { boot: gateway.boot, group: self.id, number });
         }
-        self.decline_all(now, outlet);
+        self.decline_all(now, output);
         self.nearby = nearby::Nearby::new(prng.draw() >> 8);
-        outlet.context.places[self.id.0 as usize] = Place::default();
+        output.context.places[self.id.0 as usize] = Place::default();
         self.members.applied = Membership::default();
         self.members.are_by_log = false;
         (self.log.first_index, self.log.recovered_index, self.log.marked_index) = (0, 0, 0);
@@ -339,8 +339,8 @@ impl Group {
         self.vacancy.heard.clear();
         self.vacancy.told_since = None;
         self.vacancy.witnesses.clear();
-        let why = if outlet.context.roster.is_gone(self.id) { "has been merged" } else { "lives on other nodes" };
+        let why = if output.context.roster.is_gone(self.id) { "has been merged" } else { "lives on other nodes" };
         let text = format!("node {} has given up its replica: the group {why}", self.node.0);
-        outlet.happened(Kind::Placement, Some(self.id), text);
+        output.happened(Kind::Placement, Some(self.id), text);
     }
 }

@@ -8,7 +8,7 @@ use state::{CommandRun, Effects, ExecRun, Imports, Meter};
 
 use super::{Committed, Waiter};
 use crate::commands::Known;
-use crate::outlet::Outlet;
+use crate::output::Output;
 use crate::timing::Watch;
 use crate::toll::{Measure, Toll};
 use crate::transaction::TransactionId;
@@ -17,7 +17,7 @@ use crate::transaction::TransactionId;
 pub(super) struct Witness<'w, 'o> {
     /// The waiter for it. A client is answered here; all others are left to the group.
     pub(super) waiter: Option<Waiter>,
-    pub(super) outlet: &'w mut Outlet<'o>,
+    pub(super) output: &'w mut Output<'o>,
     /// Values that have been read in ahead of their entries.
     pub(super) imports: &'w mut BTreeMap<TransactionId, Imports>,
     /// What the commands of a numbered request take.
@@ -33,7 +33,7 @@ impl Meter for Witness<'_, '_> {
     type Watch = Watch;
 
     fn start(&mut self, command: &'static DataCommand, args: Args<'_>) -> Option<Watch> {
-        let timings = &mut self.outlet.context.timings;
+        let timings = &mut self.output.context.timings;
         if std::mem::take(&mut self.is_first) {
             // What was done before is no part of its first command.
             timings.break_off();
@@ -43,7 +43,7 @@ impl Meter for Witness<'_, '_> {
     }
 
     fn stop(&mut self, watch: Option<Watch>, args: Args<'_>) {
-        Measure::Gateway(&mut self.outlet.context.timings, &mut self.toll, false).stop(watch, args);
+        Measure::Gateway(&mut self.output.context.timings, &mut self.toll, false).stop(watch, args);
     }
 }
 
@@ -59,11 +59,11 @@ impl Effects for Witness<'_, '_> {
             _ => return run.discard(),
         };
         let (protocol, command, args) = (run.protocol, run.command, run.args);
-        let watch = self.outlet.start_watch(command, args);
+        let watch = self.output.start_watch(command, args);
         let mut is_done = true;
         let proof = Committed::of_applied();
-        self.outlet.reply_committed(&origin, protocol, proof, |writer| is_done = run.run(writer));
-        self.outlet.stop_watch(watch.filter(|_| is_done), &origin, args);
+        self.output.reply_committed(&origin, protocol, proof, |writer| is_done = run.run(writer));
+        self.output.stop_watch(watch.filter(|_| is_done), &origin, args);
     }
 
     fn exec(&mut self, run: ExecRun<'_>) {
@@ -72,15 +72,15 @@ impl Effects for Witness<'_, '_> {
         let protocol = run.exec.protocol;
         let again = origin.tracks.then(|| run.exec.clone());
         let proof = Committed::of_applied();
-        self.outlet.reply_timed(&origin, protocol, proof, |timings, writer| {
+        self.output.reply_timed(&origin, protocol, proof, |timings, writer| {
             run.run(&mut Measure::Client(timings), writer);
         });
-        self.outlet.name_slow(&origin);
+        self.output.name_slow(&origin);
         // Remembered before its own changes are told: it may have read what it then changed.
         if let Some(exec) = again {
             exec.for_each(&mut Vec::new(), |_, args| {
                 let command = keyspace::resolve(args).expect("a logged command is known");
-                self.outlet.context.tracker.remember_command(origin.core, origin.session, command, args);
+                self.output.context.tracker.remember_command(origin.core, origin.session, command, args);
             });
         }
     }

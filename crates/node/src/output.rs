@@ -95,7 +95,7 @@ impl Outbox {
 }
 
 /// See the module.
-pub struct Outlet<'a> {
+pub struct Output<'a> {
     /// The core's own state.
     pub context: &'a mut Context,
     /// Sessions of this core.
@@ -106,7 +106,7 @@ pub struct Outlet<'a> {
     pub actions: &'a mut Vec<Action>,
 }
 
-impl Outlet<'_> {
+impl Output<'_> {
     /// The core of this node on which a group lives.
     pub fn core_of(&self, group: GroupId) -> CoreId {
         CoreId((group.0 % u32::from(self.context.core_count)) as u16)
@@ -182,7 +182,7 @@ impl Outlet<'_> {
         }
     }
 
-    /// Answers a request that changed data, when those who cache have been told: [`Outlet::settle`] must follow.
+    /// Answers a request that changed data, when those who cache have been told: [`Output::settle`] must follow.
     #[inline]
     pub(crate) fn reply_committed(
         &mut self,
@@ -245,7 +245,7 @@ impl Outlet<'_> {
     }
 
     /// Answers a numbered request that changed data. The answer to a step of a transaction waits for those who cache:
-    /// [`Outlet::settle`] must follow. Gateways see to it that clients' replies do.
+    /// [`Output::settle`] must follow. Gateways see to it that clients' replies do.
     pub(crate) fn answer_committed(&mut self, origin: &Origin, proof: Committed, toll: Toll, bytes: Vec<u8>) {
         if self.context.tracker.is_wanted() && origin.session.serial == 0 {
             self.context.telling.put(Untold::Answer { origin: *origin, proof, bytes });
