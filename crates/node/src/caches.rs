@@ -11,13 +11,13 @@ use crate::core::{Context, Core};
 use crate::entry::Reader;
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::group::Proof;
+use crate::invalidation_barrier::Withheld;
 use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::output::Output;
 use crate::relay::Purpose;
 use crate::router;
 use crate::session::Session;
-use crate::telling::Untold;
 use crate::tracking::{Asked, Author, Change, News, Presence, Redirect, Tracker};
 
 impl Tracker {
@@ -57,35 +57,35 @@ impl Output<'_> {
 
     /// The answer at hand waits for the cores that hear of every change.
     fn await_hearing_cores(&mut self) {
-        let Context { tracker, telling, core, .. } = &mut *self.context;
+        let Context { tracker, invalidation_barrier, core, .. } = &mut *self.context;
         for hearing in tracker.hearing_cores().filter(|hearing| must_hear(tracker, *hearing, *core)) {
-            telling.note(hearing);
+            invalidation_barrier.note(hearing);
         }
     }
 
     /// All have been told of a change: its answer leaves, or waits until they have heard.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        if let Some(answer) = self.context.telling.settle() {
+        if let Some(answer) = self.context.invalidation_barrier.settle() {
             self.release(answer);
         }
     }
 
     /// The same for the word that this node's replica has applied a request of a gateway of its own.
     pub(crate) fn settle_told(&mut self, gateway: CoreId, claim: Claim) {
-        self.context.telling.put(Untold::Told { gateway, claim });
+        self.context.invalidation_barrier.put(Withheld::Told { gateway, claim });
         // Also the own core: who has changed the keys is known as long as the answer is kept.
-        let Context { tracker, telling, .. } = &mut *self.context;
-        tracker.hearing_cores().for_each(|hearing| telling.note(hearing));
+        let Context { tracker, invalidation_barrier, .. } = &mut *self.context;
+        tracker.hearing_cores().for_each(|hearing| invalidation_barrier.note(hearing));
         self.settle();
     }
 
     /// An answer has waited long enough.
-    fn release(&mut self, answer: Untold) {
+    fn release(&mut self, answer: Withheld) {
         match answer {
-            Untold::Reply { origin, proof, bytes } => self.reply_proven(&origin, proof.into(), bytes),
-            Untold::Answer { origin, proof, bytes } => self.answer(&origin, proof, bytes),
-            Untold::Told { gateway, claim } => self.mail(gateway, Mail::Told { claim }),
+            Withheld::Reply { origin, proof, bytes } => self.reply_proven(&origin, proof.into(), bytes),
+            Withheld::Answer { origin, proof, bytes } => self.answer(&origin, proof, bytes),
+            Withheld::Told { gateway, claim } => self.mail(gateway, Mail::Told { claim }),
         }
     }
 
@@ -96,7 +96,7 @@ impl Output<'_> {
             // The session that has changed it is told behind its reply.
             let is_author = matches!(by, Some(Author::Session { serial, .. }) if serial == session.serial);
             if !is_author && must_hear(&self.context.tracker, core, self.context.core) {
-                self.context.telling.note(core);
+                self.context.invalidation_barrier.note(core);
             }
             let news = News::Keys(vec![Arc::clone(&key)]);
             self.mail(core, Mail::Invalidate { session, news, by });
@@ -117,7 +117,7 @@ impl Output<'_> {
     /// nobody tells which keys change.
     pub(crate) fn flush_broadcasters(&mut self) {
         for core in self.context.tracker.hearing_cores().collect::<Vec<_>>() {
-            self.context.telling.note(core);
+            self.context.invalidation_barrier.note(core);
             self.mail(core, Mail::FlushBroadcasters);
         }
     }
@@ -126,7 +126,7 @@ impl Output<'_> {
     pub(crate) fn flush_caches(&mut self) {
         for core in (0..self.context.core_count).map(CoreId) {
             if self.context.tracker.is_wanted() && must_hear(&self.context.tracker, core, self.context.core) {
-                self.context.telling.note(core);
+                self.context.invalidation_barrier.note(core);
             }
             self.mail(core, Mail::FlushCaches);
         }
@@ -190,7 +190,7 @@ impl Core {
         let (session, ticket) = match author {
             Author::Session { serial, ticket } => return Some((serial, ticket)),
             Author::Request { core, .. } if core != self.context.core => return None,
-            Author::Request { claim, .. } => match self.untold.get(&claim) {
+            Author::Request { claim, .. } => match self.withheld.get(&claim) {
                 Some(parked) => parked.purpose.client()?,
                 None => self.relay.purpose(claim)?.client()?,
             },
@@ -264,7 +264,7 @@ impl Core {
 
     /// A core has heard.
     pub(crate) fn take_heard(&mut self, round: u64, actions: &mut Vec<Action>) {
-        for answer in self.context.telling.heard(round) {
+        for answer in self.context.invalidation_barrier.heard(round) {
             Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions).release(answer);
         }
     }
@@ -273,7 +273,7 @@ impl Core {
     /// caches of this node have been told.
     pub(crate) fn park(&mut self, claim: Claim, purpose: Purpose, proof: Proof, bytes: &[u8]) {
         let (own, now) = (self.context.core, self.now.instant);
-        self.untold.insert(claim, Parked { purpose, proof, bytes: bytes.to_vec(), since: now, is_late: false });
+        self.withheld.insert(claim, Parked { purpose, proof, bytes: bytes.to_vec(), since: now, is_late: false });
         let core = router::core_of(claim.group, self.context.core_count);
         self.outbox.push(own, core, Mail::Tell { gateway: own, claim });
     }
@@ -285,7 +285,7 @@ impl Core {
 
     /// What was parked has been told.
     pub(crate) fn told(&mut self, claim: Claim, actions: &mut Vec<Action>) {
-        if let Some(Parked { purpose, proof, bytes, .. }) = self.untold.remove(&claim) {
+        if let Some(Parked { purpose, proof, bytes, .. }) = self.withheld.remove(&claim) {
             self.take_answer_of_group(claim, purpose, proof, &bytes, actions);
         }
     }
@@ -308,7 +308,7 @@ impl Core {
         }
         let now = self.now.instant;
         let is_overdue = |parked: &Parked| !parked.is_late && now.since(parked.since) >= limits::UNTOLD_PATIENCE;
-        let overdue: Vec<_> = self.untold.iter_mut().filter(|(_, parked)| is_overdue(parked)).collect();
+        let overdue: Vec<_> = self.withheld.iter_mut().filter(|(_, parked)| is_overdue(parked)).collect();
         if overdue.is_empty() {
             return;
         }
@@ -441,7 +441,7 @@ impl Core {
                 self.outbox.push(own, core, Mail::Changed(Arc::clone(&changed)));
             }
         }
-        if let Some((round, cores)) = self.context.telling.begin_round() {
+        if let Some((round, cores)) = self.context.invalidation_barrier.begin_round() {
             for core in cores {
                 self.outbox.push(own, core, Mail::Hear { home: own, round, left: None });
             }

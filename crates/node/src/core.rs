@@ -31,6 +31,7 @@ use crate::founding::Founding;
 use crate::group::{Group, Standing};
 use crate::guilt::Guilt;
 use crate::hints::Hints;
+use crate::invalidation_barrier::InvalidationBarrier;
 use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
 use crate::limits::{self, Slicing};
 use crate::moments::Moments;
@@ -52,7 +53,6 @@ use crate::splitting::Splitting;
 use crate::stagger::{self, Stage};
 use crate::statistics::{Rates, SlowEntry, Slowlog, Statistics};
 use crate::tally::Asked;
-use crate::telling::Telling;
 use crate::thorough::Thorough;
 use crate::timeline::{self, Timeline};
 use crate::timing::Timings;
@@ -103,7 +103,7 @@ pub struct Core {
     /// Keys that have changed since a reply that is on its way was made, by session and ticket.
     pub(crate) stale: BTreeMap<(SessionId, u64), BTreeSet<Arc<[u8]>>>,
     /// Answers to changes that caches of this node have yet to be told of.
-    pub(crate) untold: BTreeMap<Claim, Parked>,
+    pub(crate) withheld: BTreeMap<Claim, Parked>,
     /// How far groups were when they last answered somebody of this core.
     pub(crate) heard_places: Vec<Place>,
     pub(crate) prng: Prng,
@@ -188,7 +188,7 @@ pub struct Context {
     /// Who has read what, for caches of clients.
     pub tracker: Tracker,
     /// Answers that wait until caches have been told.
-    pub(crate) telling: Telling,
+    pub(crate) invalidation_barrier: InvalidationBarrier,
     /// What sessions of this core listen to.
     pub pubsub: Pubsub,
     /// Commands that took long.
@@ -264,7 +264,7 @@ impl Context {
             access: Access { users, log: AclLog::default(), secret_count: 0 },
             monitors: Monitors::default(),
             tracker: Tracker::default(),
-            telling: Telling::default(),
+            invalidation_barrier: InvalidationBarrier::default(),
             pubsub: Pubsub::default(),
             is_expiry_lazy: false,
             scripting: Scripting {
@@ -404,7 +404,7 @@ impl Core {
             stalled: Vec::new(),
             relay,
             stale: BTreeMap::new(),
-            untold: BTreeMap::new(),
+            withheld: BTreeMap::new(),
             heard_places: vec![Place::default(); group_count as usize],
             prng,
             now: Now::default(),

@@ -304,7 +304,7 @@ pub enum Mail {
     FlushCaches,
     /// Clients that are told of all changes must forget what they have read: some were not told here.
     FlushBroadcasters,
-    /// Say when the news of before this is in your sessions' output; see [`crate::telling`].
+    /// Say when the news of before this is in your sessions' output; see [`crate::invalidation_barrier`].
     Hear {
         /// The core that asks.
         home: CoreId,

@@ -10,12 +10,12 @@ use crate::core::Context;
 use crate::entry::put_words;
 use crate::event::{Action, CoreId, GroupId, Lane, Level, NodeId};
 use crate::group::{Committed, Observed, Proof};
+use crate::invalidation_barrier::Withheld;
 use crate::letter::{Fate, InquiryKind, Letter, Mail, Origin, Piece, PlainRequest, RequestBody};
 use crate::limits;
 use crate::pubsub;
 use crate::relay::Step;
 use crate::session::Sessions;
-use crate::telling::Untold;
 use crate::timeline;
 use crate::timing::{Timings, Watch};
 use crate::toll::{Measure, Toll};
@@ -208,7 +208,7 @@ impl Output<'_> {
             let mut writer = Writer::new(protocol);
             write(timings, &mut writer);
             let bytes = writer.into_bytes();
-            self.context.telling.put(Untold::Reply { origin: *origin, proof, bytes });
+            self.context.invalidation_barrier.put(Withheld::Reply { origin: *origin, proof, bytes });
         } else if origin.claim.is_none() && origin.node == self.context.node && origin.core == self.context.core {
             let write = |writer: &mut Writer| write(timings, writer);
             self.sessions.reply_committed(origin.session, origin.ticket, proof, write);
@@ -248,7 +248,7 @@ impl Output<'_> {
     /// [`Output::settle`] must follow. Gateways see to it that clients' replies do.
     pub(crate) fn answer_committed(&mut self, origin: &Origin, proof: Committed, toll: Toll, bytes: Vec<u8>) {
         if self.context.tracker.is_wanted() && origin.session.serial == 0 {
-            self.context.telling.put(Untold::Answer { origin: *origin, proof, bytes });
+            self.context.invalidation_barrier.put(Withheld::Answer { origin: *origin, proof, bytes });
         } else {
             self.answer_with(origin, proof.into(), toll, bytes);
         }

@@ -8,7 +8,7 @@
 //! Broadcasting clients are not remembered by key: what has changed goes to every core that has such clients, which
 //! gather it until the end of their turn.
 //!
-//! A change is answered when all who had to be told have the news in their output: see [`crate::telling`].
+//! A change is answered when all who had to be told have the news in their output: see [`crate::invalidation_barrier`].
 //!
 //! In a cluster a client's own core remembers what it has read, before the request leaves for the leader, and hears
 //! of every change that the replicas of its node apply. Such a replica may be behind the reply: then the client is told

@@ -37,7 +37,7 @@ pub(super) struct Splits {
     /// The group from which this one has split off, as long as this one has no checkpoint here.
     pub(super) parent: Option<GroupId>,
     /// Where it has split off, until that has been told along with what it does.
-    untold: Option<Born>,
+    withheld: Option<Born>,
     /// It has been given up here before: what it began with is not what it is.
     pub(super) was_given_up: bool,
     /// Until then this replica stands for the group.
@@ -54,7 +54,7 @@ impl Splits {
     /// Of a group that has split off there, if it has and has no checkpoint of its own yet, and from which these have,
     /// which have none.
     pub(super) fn new(born: Option<Born>, unkept: BTreeSet<GroupId>, was_given_up: bool) -> Self {
-        Self { unkept, parent: born.map(|born| born.parent), untold: born, was_given_up, ..Self::default() }
+        Self { unkept, parent: born.map(|born| born.parent), withheld: born, was_given_up, ..Self::default() }
     }
 
     /// The group has been given up here.
@@ -161,7 +161,7 @@ impl Group {
 
     /// Where this group has split off, for readers of what it does: once.
     pub(crate) fn take_untold(&mut self) -> Option<Born> {
-        self.splits.untold.take()
+        self.splits.withheld.take()
     }
 
     /// True if this replica has never held anything of the group: it can begin with what another group gives it.

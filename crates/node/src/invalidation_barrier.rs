@@ -23,7 +23,7 @@ use crate::letter::{Claim, Origin};
 
 /// An answer that waits.
 #[derive(Debug)]
-pub(crate) enum Untold {
+pub(crate) enum Withheld {
     /// A client's reply.
     Reply { origin: Origin, proof: Committed, bytes: Vec<u8> },
     /// The answer to a step of a transaction.
@@ -36,38 +36,38 @@ pub(crate) enum Untold {
 #[derive(Debug)]
 struct Round {
     awaited_count: usize,
-    answers: Vec<Untold>,
+    answers: Vec<Withheld>,
 }
 
 /// What waits on one core.
 #[derive(Debug, Default)]
-pub(crate) struct Telling {
+pub(crate) struct InvalidationBarrier {
     /// The answer to the change that is being told.
-    pending: Option<Untold>,
+    pending: Option<Withheld>,
     /// Cores that have been told of it.
     told: BTreeSet<CoreId>,
     /// Answers of this turn that wait, and the cores they wait for.
-    answers: Vec<Untold>,
+    answers: Vec<Withheld>,
     awaited: BTreeSet<CoreId>,
     rounds: BTreeMap<u64, Round>,
     next_round: u64,
 }
 
-impl Telling {
+impl InvalidationBarrier {
     /// A core has been told of the change at hand.
     pub(crate) fn note(&mut self, core: CoreId) {
         self.told.insert(core);
     }
 
     /// This is the answer to the change at hand.
-    pub(crate) fn put(&mut self, answer: Untold) {
+    pub(crate) fn put(&mut self, answer: Withheld) {
         debug_assert!(self.pending.is_none(), "an answer was left behind");
         self.pending = Some(answer);
     }
 
     /// All have been told of the change at hand. Its answer, unless it has to wait.
     #[inline]
-    pub(crate) fn settle(&mut self) -> Option<Untold> {
+    pub(crate) fn settle(&mut self) -> Option<Withheld> {
         if self.told.is_empty() {
             return self.pending.take();
         }
@@ -92,7 +92,7 @@ impl Telling {
     }
 
     /// A core has heard. The answers that nothing holds any more.
-    pub(crate) fn heard(&mut self, number: u64) -> Vec<Untold> {
+    pub(crate) fn heard(&mut self, number: u64) -> Vec<Withheld> {
         let Some(round) = self.rounds.get_mut(&number) else { return Vec::new() };
         round.awaited_count -= 1;
         if round.awaited_count > 0 {
