@@ -2,7 +2,7 @@
 //! that stays holds its share, and has work for its cores.
 //!
 //! A pure function of the roster and of what leaders say of their groups. Nothing is remembered between two steps: the
-//! roster says what is wanted, the bulletins say how far it has come, and what is under way counts as done. So a new
+//! roster says what is wanted, the group_statuses say how far it has come, and what is under way counts as done. So a new
 //! leader of the metadata group goes on where the last one stopped, and an operator can ask beforehand what would come.
 //!
 //! ```text
@@ -29,10 +29,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 use stdx::{Instant, Level};
 
-use crate::bulletin::{Bulletin, Halves};
 use crate::core::Context;
 use crate::event::{GroupId, NodeId, Room};
 use crate::group::LEVEL_OF_SPLITS;
+use crate::group_status::{GroupStatus, Halves};
 use crate::limits;
 use crate::roster::{GROUPS_MAX, Roster};
 use crate::slots::SlotMap;
@@ -52,8 +52,8 @@ pub struct Held {
     pub halves: Option<Halves>,
 }
 
-impl From<&Bulletin> for Held {
-    fn from(told: &Bulletin) -> Self {
+impl From<&GroupStatus> for Held {
+    fn from(told: &GroupStatus) -> Self {
         Self {
             leader: told.leader.0,
             voters: told.voters.iter().copied().collect(),
@@ -330,10 +330,10 @@ impl View<'_> {
     }
 }
 
-/// What a core knows: bulletins are kept by the first.
+/// What a core knows: group_statuses are kept by the first.
 pub(crate) fn view_of<'a>(context: &Context, roster: &'a Roster, now: Instant) -> View<'a> {
     let is_fresh = |heard: Instant| now.since(heard) < limits::BULLETIN_STALE;
-    let told = context.bulletins.iter().filter(|(_, heard)| is_fresh(*heard)).map(|(told, _)| told);
+    let told = context.group_statuses.iter().filter(|(_, heard)| is_fresh(*heard)).map(|(told, _)| told);
     let groups = told.map(|told| (told.group.0, Held::from(told)));
     let neighbours = &context.neighbours;
     let is_fit = |node: NodeId| match node == context.node {

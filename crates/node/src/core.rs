@@ -18,7 +18,6 @@ use stdx::{Duration, Instant, Prng, UnixMillis};
 
 use crate::acl::{AclLog, Users};
 use crate::acquaintances::Acquaintances;
-use crate::bulletin::Bulletins;
 use crate::caches::Parked;
 use crate::commands::Known;
 use crate::defect::Defect;
@@ -29,6 +28,7 @@ use crate::event::{
 };
 use crate::founding::Founding;
 use crate::group::{Group, Standing};
+use crate::group_status::GroupStatuses;
 use crate::guilt::Guilt;
 use crate::hints::Hints;
 use crate::invalidation_barrier::InvalidationBarrier;
@@ -154,7 +154,7 @@ pub struct Context {
     /// Who belongs to the cluster, as far as this node knows; empty for a node by itself.
     pub roster: Arc<Roster>,
     /// What leaders have said of their groups; kept by the first core.
-    pub bulletins: Bulletins,
+    pub group_statuses: GroupStatuses,
     /// Which other nodes are heard, and what they say of themselves.
     pub(crate) neighbours: Arc<Neighbours>,
     /// Groups that nobody is known to lead.
@@ -242,7 +242,7 @@ impl Context {
             own,
             whereabouts: Whereabouts { is_guess: is_own_host_unknown, was_found_early: false, machine_addresses },
             roster: Arc::default(),
-            bulletins: Bulletins::default(),
+            group_statuses: GroupStatuses::default(),
             neighbours: Arc::default(),
             leaderless: Leaderless::default(),
             history: History { timeline: Timeline::default(), counts: BTreeMap::new() },

@@ -14,7 +14,6 @@
 mod apply;
 mod archive;
 mod batches;
-mod bulletin;
 mod catch_up;
 mod doubt;
 mod endings;
@@ -37,6 +36,7 @@ mod requests;
 mod reservations;
 mod slices;
 mod split;
+mod status;
 mod transactions;
 mod transfer;
 mod vacancy;
@@ -389,7 +389,7 @@ impl Group {
             is_barred: false,
             prepared_since: BTreeMap::new(),
             leadership: Leadership { since: now.instant, is_new: false, before: None, is_asked: false },
-            due: Due { reconcile: Instant::ZERO, bulletin: Instant::ZERO, balance: Instant::ZERO },
+            due: Due { reconcile: Instant::ZERO, group_status: Instant::ZERO, balance: Instant::ZERO },
             committed_seen: 0,
             transfer: Transfers { taking: None, failed: None, is_awaited: false },
             loss: Loss { is_overtaken: false, doubt_told: now.instant, commit: lost_commit },

@@ -11,11 +11,11 @@ use stdx::{Duration, UnixMillis};
 
 use crate::acl::Users;
 use crate::blocking::LineNote;
-use crate::bulletin::Bulletin;
 use crate::commands::{Answer, Question};
 use crate::entry::{Durability, Effect, RequestId, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::{Committed, Declined, Proof};
+use crate::group_status::GroupStatus;
 use crate::libraries::Libraries;
 use crate::locks::Grant;
 use crate::nearby::{NearRead, Place};
@@ -365,9 +365,9 @@ pub enum Mail {
     /// The cluster is at this level.
     Level(stdx::Level),
     /// A leader tells how its group is.
-    Bulletin(Bulletin),
+    GroupStatus(GroupStatus),
     /// The leader of a group on another node has said this: for the core of the group.
-    FromLeader(Bulletin),
+    FromLeader(GroupStatus),
     /// The sender has loaded its groups.
     Loaded,
     /// Which other nodes are heard, and what they say of themselves.

@@ -17,7 +17,7 @@
 //! ANNOUNCE node member
 //! LINE     node core serial index ticket  group act [milliseconds length group's name], keys: database length bytes
 //! WAKE     node core serial index ticket  group 0
-//! BULLETIN a leader's word on its group: see `Bulletin::put`
+//! BULLETIN a leader's word on its group: see `GroupStatus::put`
 //! TIMELINE what has happened: see `timeline::put`
 //! VITALS   a node's word on itself: see `Vitals::put`
 //! VACANT   group, of which the sender holds nothing
@@ -43,10 +43,10 @@ use stdx::{Duration, UnixMillis, leb128};
 use message::answer::{FOR_GATEWAY, read_moved};
 
 use crate::blocking::{LineAct, LineNote};
-use crate::bulletin::Bulletin;
 use crate::entry::{Answered, Durability, Effect, RequestId, Taken, Watch, put_bytes, put_prepared};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::{Declined, Proof};
+use crate::group_status::GroupStatus;
 use crate::letter::{
     Claim, Fate, InquiryKind, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution, ScriptRequest,
 };
@@ -212,7 +212,7 @@ pub enum Wire<'a> {
         place: Place,
     },
     /// A leader tells how its group is.
-    Bulletin(Bulletin),
+    GroupStatus(GroupStatus),
     /// A node tells how it is itself.
     Vitals(Vitals),
     /// The sender holds nothing of a group.
@@ -313,9 +313,9 @@ fn take_place(rest: &mut &[u8]) -> Option<Place> {
 }
 
 /// A leader's word on its group.
-pub fn encode_bulletin(bulletin: &Bulletin) -> Vec<u8> {
+pub fn encode_bulletin(group_status: &GroupStatus) -> Vec<u8> {
     let mut out = vec![BULLETIN];
-    bulletin.put(&mut out);
+    group_status.put(&mut out);
     out
 }
 
@@ -817,8 +817,8 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             rest.is_empty().then_some(Wire::Place { group, number, place })
         }
         BULLETIN => {
-            let bulletin = Bulletin::take(&mut rest)?;
-            rest.is_empty().then_some(Wire::Bulletin(bulletin))
+            let group_status = GroupStatus::take(&mut rest)?;
+            rest.is_empty().then_some(Wire::GroupStatus(group_status))
         }
         VACANT => {
             let group = GroupId(u32::try_from(leb128::take(&mut rest)?).ok()?);

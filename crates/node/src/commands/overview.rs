@@ -10,9 +10,9 @@ use super::info::{Line, figures_of};
 use super::question::GroupFigures;
 use super::{Answer, Body, ControlCommand, Figures, Local, Outcome, Question, container, local, node, plain};
 use crate::balance;
-use crate::bulletin::{Bulletin, Feed, Follower};
 use crate::core::Context;
 use crate::event::{Action, FollowerReport, FollowersForm, GroupId, Lane, LinkReport, NodeId, SourceFigures};
+use crate::group_status::{Feed, Follower, GroupStatus};
 use crate::holders;
 use crate::hot::HotKeys;
 use crate::limits;
@@ -253,7 +253,7 @@ fn trust(_: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut Writ
 pub(super) struct Overview<'a> {
     core: &'a Context,
     /// The latest word on each group, and how many milliseconds old it is.
-    told: BTreeMap<GroupId, (&'a Bulletin, u64)>,
+    told: BTreeMap<GroupId, (&'a GroupStatus, u64)>,
     /// Entries applied by this node's own replicas.
     own_applied: u64,
     /// What this node does about checkpoints.
@@ -271,14 +271,14 @@ pub(super) struct Replica<'a> {
 
 impl<'a> Overview<'a> {
     pub(super) fn of(core: &'a Context, figures: &'a [Figures]) -> Self {
-        let mut told: BTreeMap<GroupId, (&Bulletin, u64)> = BTreeMap::new();
-        for (bulletin, age_ms) in figures.iter().flat_map(|figures| &figures.bulletins) {
-            told.insert(bulletin.group, (bulletin, *age_ms));
+        let mut told: BTreeMap<GroupId, (&GroupStatus, u64)> = BTreeMap::new();
+        for (group_status, age_ms) in figures.iter().flat_map(|figures| &figures.group_statuses) {
+            told.insert(group_status.group, (group_status, *age_ms));
         }
         let groups = || figures.iter().flat_map(|figures| &figures.groups);
         // What this node leads it knows itself.
-        for bulletin in groups().filter_map(|group| group.bulletin.as_ref()) {
-            told.insert(bulletin.group, (bulletin, 0));
+        for group_status in groups().filter_map(|group| group.group_status.as_ref()) {
+            told.insert(group_status.group, (group_status, 0));
         }
         let stage = |group: &GroupFigures| match (group.checkpoint_began, group.is_checkpoint_waiting) {
             (Some(_), _) => Stage::Writing,
@@ -296,13 +296,13 @@ impl<'a> Overview<'a> {
 
     /// Words on groups from those that lead them now: those of leaders that are gone say nothing of which nodes are
     /// there.
-    fn of_leaders(&self) -> impl Iterator<Item = &'a Bulletin> {
-        let told = self.told.values().map(|(bulletin, _)| *bulletin);
-        told.filter(|bulletin| self.leader_of(bulletin.group) == Some(bulletin.leader))
+    fn of_leaders(&self) -> impl Iterator<Item = &'a GroupStatus> {
+        let told = self.told.values().map(|(group_status, _)| *group_status);
+        told.filter(|group_status| self.leader_of(group_status.group) == Some(group_status.leader))
     }
 
     /// Whether a member is there: as its leader says, or without one as this node hears it.
-    fn is_active(&self, told: &Bulletin, follower: &Follower) -> bool {
+    fn is_active(&self, told: &GroupStatus, follower: &Follower) -> bool {
         match self.leader_of(told.group) {
             Some(leader) if leader == told.leader => follower.is_active,
             _ => follower.node == self.own() || self.core.neighbours.hears(follower.node),
@@ -318,12 +318,13 @@ impl<'a> Overview<'a> {
         if node == self.own() { Some(&self.core.own) } else { self.core.roster.get(node) }
     }
 
-    fn led(&self) -> impl Iterator<Item = &'a Bulletin> {
+    fn led(&self) -> impl Iterator<Item = &'a GroupStatus> {
         let own = self.own();
         // What it said while it led counts no longer than it leads.
-        let leads =
-            move |bulletin: &&'a Bulletin| bulletin.leader == own && self.leader_of(bulletin.group) == Some(own);
-        self.told.values().map(|(bulletin, _)| *bulletin).filter(leads)
+        let leads = move |group_status: &&'a GroupStatus| {
+            group_status.leader == own && self.leader_of(group_status.group) == Some(own)
+        };
+        self.told.values().map(|(group_status, _)| *group_status).filter(leads)
     }
 
     /// What this node follows, if it leads nothing.
@@ -338,7 +339,7 @@ impl<'a> Overview<'a> {
     /// Sum of the places in the logs of the groups that this node leads; of one that leads nothing, of all.
     fn offset(&self) -> u64 {
         match self.led().next() {
-            Some(_) => self.led().map(|bulletin| bulletin.applied).sum(),
+            Some(_) => self.led().map(|group_status| group_status.applied).sum(),
             None => self.own_applied,
         }
     }
@@ -395,7 +396,7 @@ pub(super) fn write_replication(core: &Context, figures: &[Figures], line: &mut 
             line("master_host", &host);
             line("master_port", &port);
             line("master_link_status", &if is_linked(core, master) { "up" } else { "down" });
-            let heard = overview.told.values().filter(|(bulletin, _)| bulletin.leader == master);
+            let heard = overview.told.values().filter(|(group_status, _)| group_status.leader == master);
             let age_ms = heard.map(|(_, age_ms)| *age_ms).min();
             line("master_last_io_seconds_ago", &age_ms.map_or(-1, |age_ms| (age_ms / 1_000) as i64));
             line("master_sync_in_progress", &u8::from(groups_of(figures).any(|group| group.is_taking)));
@@ -495,30 +496,33 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut Line
     let zones: BTreeSet<&str> = core.roster.staying().filter_map(|node| core.roster.zone(node)).collect();
     line("cluster_zones", &zones.len());
     line("cluster_nodes_replaced", &core.neighbours.lost().len());
-    for (bulletin, age_ms) in overview.told.values() {
+    for (group_status, age_ms) in overview.told.values() {
         let names = |nodes: &[u64]| nodes.iter().map(u64::to_string).collect::<Vec<_>>().join("|");
-        let behind: Vec<_> =
-            bulletin.followers.iter().map(|other| format!("{}:{}", other.node.0, bulletin.behind(other))).collect();
+        let behind: Vec<_> = group_status
+            .followers
+            .iter()
+            .map(|other| format!("{}:{}", other.node.0, group_status.behind(other)))
+            .collect();
         line(
-            &format!("cluster_group{}", bulletin.group.0),
+            &format!("cluster_group{}", group_status.group.0),
             &format!(
                 "leader={},term={},applied={},voters={},learners={},behind={},told_ms={age_ms}",
-                overview.leader_of(bulletin.group).map_or("none".to_owned(), |leader| leader.0.to_string()),
-                bulletin.term,
-                bulletin.applied,
-                names(&bulletin.voters),
-                names(&bulletin.learners),
+                overview.leader_of(group_status.group).map_or("none".to_owned(), |leader| leader.0.to_string()),
+                group_status.term,
+                group_status.applied,
+                names(&group_status.voters),
+                names(&group_status.learners),
                 behind.join("|"),
             ),
         );
-        for follower in &bulletin.followers {
+        for follower in &group_status.followers {
             line(
-                &format!("cluster_group{}_node{}", bulletin.group.0, follower.node.0),
+                &format!("cluster_group{}_node{}", group_status.group.0, follower.node.0),
                 &format!(
                     "active={},feed={},lag_entries={},lag_bytes={},lag_ms={},silent_ms={},resyncs={}",
-                    u8::from(overview.is_active(bulletin, follower)),
+                    u8::from(overview.is_active(group_status, follower)),
                     follower.feed.name(),
-                    bulletin.behind(follower),
+                    group_status.behind(follower),
                     follower.behind_bytes,
                     follower.lag_ms,
                     follower.silent_ms,
@@ -816,7 +820,7 @@ fn write_node(overview: &Overview<'_>, node: NodeId, writer: &mut Writer) {
     let is_own = node == core.node;
     let member = overview.member(node).cloned().unwrap_or_default();
     let link = link_of(core, node);
-    let told = || overview.told.values().map(|(bulletin, _)| bulletin);
+    let told = || overview.told.values().map(|(group_status, _)| group_status);
     let led = core.groups().filter(|group| overview.leader_of(*group) == Some(node));
     let leads: Vec<u64> = led.map(|group| u64::from(group.0)).collect();
     let votes = told().filter(|told| told.voters.contains(&node.0)).count();
@@ -878,7 +882,7 @@ fn write_group(overview: &Overview<'_>, group: GroupId, figures: &[Figures], wri
     fields.node("preferred", core.roster.preferred(group));
     fields.text("here", own.map_or("loading", |own| own.standing));
     // Of a group that lives on other nodes its leader tells.
-    let of_leader = |figure: fn(&Bulletin) -> u64| told.map_or(0, |(told, _)| figure(told));
+    let of_leader = |figure: fn(&GroupStatus) -> u64| told.map_or(0, |(told, _)| figure(told));
     fields.number("term", here.map_or_else(|| of_leader(|told| told.term), |own| own.term));
     fields.number("applied", here.map_or_else(|| of_leader(|told| told.applied), |own| own.applied));
     fields.number("last", told.map_or(0, |(told, _)| told.last));

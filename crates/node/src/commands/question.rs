@@ -11,9 +11,9 @@ use stdx::{Duration, UnixMillis};
 use super::acl::Change;
 use crate::acl::{LogEntry, Users};
 use crate::blocking::WaitEnd;
-use crate::bulletin::Bulletin;
 use crate::evaluate::Running;
 use crate::event::{CoreId, GroupId, NodeId, UsersFile};
+use crate::group_status::GroupStatus;
 use crate::hot::{Hot, HotKeys, Plan};
 use crate::parameters::Pairs;
 use crate::pubsub::{Kind, Message};
@@ -328,7 +328,7 @@ pub struct Figures {
     /// Its groups.
     pub groups: Vec<GroupFigures>,
     /// What leaders have said of their groups, and how many milliseconds ago; of the first core only.
-    pub bulletins: Vec<(Bulletin, u64)>,
+    pub group_statuses: Vec<(GroupStatus, u64)>,
 }
 
 impl Figures {
@@ -355,7 +355,7 @@ pub struct GroupFigures {
     /// Who votes in it, as far as the log of this node tells.
     pub voters: Vec<u64>,
     /// What it says of the group, if it leads.
-    pub bulletin: Option<Bulletin>,
+    pub group_status: Option<GroupStatus>,
     /// Its leader's checkpoint is coming.
     pub is_taking: bool,
     /// Which formats and semantics are in force in it.

@@ -212,7 +212,7 @@ impl Core {
         if group.standing() == Standing::Serving {
             let now = self.now;
             self.with_group(GroupId(0), actions, |group, output| {
-                group.finish_removals(&output.context.bulletins, output.context.group_count, now);
+                group.finish_removals(&output.context.group_statuses, output.context.group_count, now);
                 group.take_balancing_step(now, output);
             });
         }

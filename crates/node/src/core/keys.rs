@@ -7,10 +7,10 @@ use keyspace::Policy;
 use keyspace::debug::{Digest, database_digest, object_line, value_digest};
 
 use super::Core;
-use crate::bulletin::Bulletin;
 use crate::commands::{DebugQuestion, Figures, GroupFigures};
 use crate::event::{GroupId, Room};
 use crate::group::{Group, Standing};
+use crate::group_status::GroupStatus;
 use crate::limits;
 use crate::pubsub::Kind;
 use crate::redirect;
@@ -68,7 +68,7 @@ impl Core {
             reported_keyspace_bytes: self.context.memory.reported_bytes,
             lua_bytes: self.runner.memory_bytes() as u64,
             groups: self.groups().filter(|group| !self.is_buried(group)).map(|group| self.figures_of(group)).collect(),
-            bulletins: self.heard_bulletins(),
+            group_statuses: self.heard_bulletins(),
         }
     }
 
@@ -84,9 +84,9 @@ impl Core {
     }
 
     /// What leaders have said of their groups, and how many milliseconds ago.
-    pub(super) fn heard_bulletins(&self) -> Vec<(Bulletin, u64)> {
+    pub(super) fn heard_bulletins(&self) -> Vec<(GroupStatus, u64)> {
         let age_ms = |heard| self.now.instant.since(heard).as_millis() as u64;
-        self.context.bulletins.iter().map(|(bulletin, heard)| (bulletin.clone(), age_ms(heard))).collect()
+        self.context.group_statuses.iter().map(|(group_status, heard)| (group_status.clone(), age_ms(heard))).collect()
     }
 
     /// How many keys each database has in these groups of this core, how many of them have a deadline, how far the

@@ -150,10 +150,12 @@ impl Core {
             Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
             Mail::Parameters(parameters) => self.take_parameters(parameters, actions),
             Mail::Level(level) => self.take_level(level),
-            Mail::Bulletin(bulletin) => self.context.bulletins.hear(bulletin, self.now.instant),
-            Mail::FromLeader(bulletin) => {
+            Mail::GroupStatus(group_status) => self.context.group_statuses.hear(group_status, self.now.instant),
+            Mail::FromLeader(group_status) => {
                 let now = self.now;
-                self.with_group(bulletin.group, actions, |group, output| group.hear_bulletin(&bulletin, now, output));
+                self.with_group(group_status.group, actions, |group, output| {
+                    group.hear_group_status(&group_status, now, output)
+                });
             }
             Mail::Loaded => self.note_loaded(from, actions),
             Mail::Neighbours(neighbours) => self.context.neighbours = neighbours,
@@ -249,10 +251,10 @@ impl Core {
             }
             Some(Wire::Announce(node, member)) => self.hear_announcement(from, node, &member, actions),
             // The leader speaks for itself.
-            Some(Wire::Bulletin(bulletin)) if bulletin.leader == from => {
-                let home = router::core_of(bulletin.group, self.context.core_count);
-                self.outbox.push(self.context.core, home, Mail::FromLeader(bulletin.clone()));
-                self.context.bulletins.hear(bulletin, now.instant);
+            Some(Wire::GroupStatus(group_status)) if group_status.leader == from => {
+                let home = router::core_of(group_status.group, self.context.core_count);
+                self.outbox.push(self.context.core, home, Mail::FromLeader(group_status.clone()));
+                self.context.group_statuses.hear(group_status, now.instant);
             }
             Some(Wire::Vacant(group)) => {
                 if let Some(group) = self.group_mut(group) {
@@ -271,7 +273,7 @@ impl Core {
             Some(Wire::Timeline(happenings)) => {
                 happenings.into_iter().for_each(|happening| self.context.history.timeline.hear(happening));
             }
-            Some(Wire::Bulletin(_)) => self.context.statistics.malformed_peer_count += 1,
+            Some(Wire::GroupStatus(_)) => self.context.statistics.malformed_peer_count += 1,
             // A node speaks for its own clients.
             Some(Wire::Line(note)) if note.waiter.node == from => self.take_line(note, actions),
             Some(Wire::Line(_)) => self.context.statistics.malformed_peer_count += 1,

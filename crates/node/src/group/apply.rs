@@ -100,7 +100,7 @@ impl Group {
             // That it held nothing was true of the time before it was a member.
             self.leader.vacant.remove(&node);
         }
-        self.due.bulletin = Instant::ZERO;
+        self.due.group_status = Instant::ZERO;
         let Membership { voters, learners, .. } = &self.members.applied;
         let line = format!("group {}: voters {voters:?}, learners {learners:?}", self.id.0);
         output.actions.push(Action::Log { level: Level::Notice, line });
@@ -118,7 +118,7 @@ impl Group {
             self.leadership.is_new = true;
             // What was seen in an earlier reign, or never, would make members seem well that have nothing of this.
             self.committed_seen = entry.index;
-            self.due.bulletin = Instant::ZERO;
+            self.due.group_status = Instant::ZERO;
             // First of all: what is asked for is logged behind it.
             self.wanted.level_logged = self.state.level();
             self.leader.builder.set_level(self.wanted.level_logged);

@@ -9,11 +9,11 @@ use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 
 use super::{Group, LEVEL_OF_SPLITS, Observed, Waiter};
 use crate::balance::{self, Split, Splitting, Spreading};
-use crate::bulletin::{Bulletin, Bulletins};
 use crate::core::Context;
 use crate::defect::Defect;
 use crate::entry;
 use crate::event::{GroupId, NodeId, Now};
+use crate::group_status::{GroupStatus, GroupStatuses};
 use crate::letter::Origin;
 use crate::limits;
 use crate::output::Output;
@@ -37,7 +37,7 @@ impl Group {
         let text = |place: usize| String::from_utf8_lossy(args.get(place).unwrap_or_default()).into_owned();
         let group_count = self.roster().group_count(output.context.group_count);
         let done = match text(1).to_ascii_lowercase().as_str() {
-            "remove" => self.remove(&text(2), &output.context.bulletins, group_count, now),
+            "remove" => self.remove(&text(2), &output.context.group_statuses, group_count, now),
             "move" if !output.context.is_clustered => Err(NO_CLUSTER.to_owned()),
             "move" => self.want([&text(2), &text(3), &text(4)], group_count),
             "split" => self.divide(&text(2), &text(3), now, output),
@@ -49,7 +49,7 @@ impl Group {
                 let nodes: Vec<String> = (3..args.len()).map(text).collect();
                 self.place(&text(2), &nodes, output.context.settings.replica_count, group_count)
             }
-            "prefer" => self.prefer(&text(2), &text(3), &output.context.bulletins, group_count),
+            "prefer" => self.prefer(&text(2), &text(3), &output.context.group_statuses, group_count),
             _ => self.rebalance(output.context, group_count, now),
         };
         match done {
@@ -61,7 +61,13 @@ impl Group {
     }
 
     /// Lets a node leave. `Ok(false)` if it does already.
-    fn remove(&mut self, text: &str, bulletins: &Bulletins, group_count: u32, now: Now) -> Result<bool, String> {
+    fn remove(
+        &mut self,
+        text: &str,
+        group_statuses: &GroupStatuses,
+        group_count: u32,
+        now: Now,
+    ) -> Result<bool, String> {
         let node = self.roster().find(text).ok_or_else(|| format!("ERR no node of this cluster is '{text}'"))?;
         let member = self.roster().get(node).cloned().unwrap_or_default();
         if member.is_removed || member.is_leaving {
@@ -71,7 +77,7 @@ impl Group {
             return Err(format!("ERR node {} is the last one: with it the cluster would go", node.0));
         }
         for group in self.roster().groups(group_count) {
-            check_removal(node, fresh(bulletins, group, now)?, self.roster())?;
+            check_removal(node, fresh(group_statuses, group, now)?, self.roster())?;
         }
         // What was checked must still be so when it is applied.
         let is_open = |number| number == self.batch.of_removal;
@@ -86,7 +92,13 @@ impl Group {
     }
 
     /// Names the node that leads a group whenever it can.
-    fn prefer(&mut self, group: &str, text: &str, bulletins: &Bulletins, group_count: u32) -> Result<bool, String> {
+    fn prefer(
+        &mut self,
+        group: &str,
+        text: &str,
+        group_statuses: &GroupStatuses,
+        group_count: u32,
+    ) -> Result<bool, String> {
         let number =
             group.parse().ok().filter(|group| *group < group_count && !self.roster().is_ending(GroupId(*group)));
         let group = number.map(GroupId).ok_or_else(|| format!("ERR no group of this cluster is '{group}'"))?;
@@ -97,7 +109,7 @@ impl Group {
             if self.roster().is_going(node) {
                 return Err(format!("ERR node {} leaves the cluster", node.0));
             }
-            if bulletins.of(group).is_none_or(|told| !told.voters.contains(&node.0)) {
+            if group_statuses.of(group).is_none_or(|told| !told.voters.contains(&node.0)) {
                 return Err(format!("ERR node {} has no vote in group {}, so it cannot lead it", node.0, group.0));
             }
             Some(node)
@@ -165,7 +177,7 @@ impl Group {
         }
         // Of those that are about to split off nobody can tell yet where they are led.
         for group in self.roster().groups(group_count) {
-            fresh(&context.bulletins, group, now)?;
+            fresh(&context.group_statuses, group, now)?;
         }
         self.check_numbering()?;
         let group = GroupId(group_count);
@@ -217,7 +229,7 @@ impl Group {
             return Err("TRYAGAIN this server is becoming a cluster of one".to_owned());
         }
         for other in [group, into] {
-            fresh(&context.bulletins, other, now)?;
+            fresh(&context.group_statuses, other, now)?;
         }
         self.check_numbering()?;
         self.batch.of_numbering = self.batch.number;
@@ -241,10 +253,10 @@ impl Group {
         let is_early = self.defect == Some(Defect::EarlyEnd);
         let ended: Vec<GroupId> = merging.into_iter().filter(|group| is_early || !holds_here(*group)).collect();
         for group in ended {
-            let told = fresh(&output.context.bulletins, group, now).ok();
-            let early = |told: &Bulletin| is_early.then(|| Gone { index: told.applied, ..Gone::default() });
+            let told = fresh(&output.context.group_statuses, group, now).ok();
+            let early = |told: &GroupStatus| is_early.then(|| Gone { index: told.applied, ..Gone::default() });
             let told = told.and_then(|told| told.ended.clone().or_else(|| early(told)));
-            let is_undisputed = is_early || output.context.bulletins.is_undisputed(group, now.instant);
+            let is_undisputed = is_early || output.context.group_statuses.is_undisputed(group, now.instant);
             if let Some(gone) = told.filter(|_| is_undisputed) {
                 self.batch.of_numbering = self.batch.number;
                 output.happened(Kind::Placement, Some(group), "has been merged".to_owned());
@@ -433,7 +445,7 @@ impl Group {
 
     /// Spreads leaders over the nodes that vote.
     fn rebalance(&mut self, context: &Context, group_count: u32, now: Now) -> Result<bool, String> {
-        let told = |group| fresh(&context.bulletins, group, now);
+        let told = |group| fresh(&context.group_statuses, group, now);
         let groups = self.roster().groups(group_count).map(told).collect::<Result<Vec<_>, _>>()?;
         let Settings { replica_count: replicas, leader_zones, .. } = &*context.settings;
         let spreading = Spreading { roster: self.roster(), replicas: *replicas, group_count, zones: leader_zones };
@@ -449,12 +461,13 @@ impl Group {
     }
 
     /// A node that leaves has gone when no group has it any more. Called on the core of group 0.
-    pub(crate) fn finish_removals(&mut self, bulletins: &Bulletins, group_count: u32, now: Now) {
+    pub(crate) fn finish_removals(&mut self, group_statuses: &GroupStatuses, group_count: u32, now: Now) {
         let group_count = self.roster().group_count(group_count);
         let leaving: Vec<_> = self.roster().present().filter(|(_, member)| member.is_leaving).collect();
         let mut gone = Vec::new();
         for (node, member) in leaving {
-            let is_out = |group| fresh(bulletins, group, now).is_ok_and(|told| told.leader != node && !told.has(node));
+            let is_out =
+                |group| fresh(group_statuses, group, now).is_ok_and(|told| told.leader != node && !told.has(node));
             if self.roster().groups(group_count).all(is_out) {
                 gone.push((node, Member { is_removed: true, ..member.clone() }));
             }
@@ -478,8 +491,8 @@ fn runs_of_text(text: &str) -> Result<Vec<(u16, u16)>, String> {
 }
 
 /// What a group's leader said a moment ago.
-fn fresh(bulletins: &Bulletins, group: GroupId, now: Now) -> Result<&Bulletin, String> {
-    let told = bulletins.iter().find(|(told, _)| told.group == group);
+fn fresh(group_statuses: &GroupStatuses, group: GroupId, now: Now) -> Result<&GroupStatus, String> {
+    let told = group_statuses.iter().find(|(told, _)| told.group == group);
     let is_fresh = |heard| now.instant.since(heard) < limits::BULLETIN_STALE;
     told.filter(|(_, heard)| is_fresh(*heard)).map(|(told, _)| told).ok_or_else(|| {
         format!("TRYAGAIN group {} has no leader at present, so it cannot be told what it can do without", group.0)
@@ -487,7 +500,7 @@ fn fresh(bulletins: &Bulletins, group: GroupId, now: Now) -> Result<&Bulletin, S
 }
 
 /// Whether a group keeps a quorum, and its data, without a node.
-fn check_removal(node: NodeId, told: &Bulletin, roster: &Roster) -> Result<(), String> {
+fn check_removal(node: NodeId, told: &GroupStatus, roster: &Roster) -> Result<(), String> {
     if !told.voters.contains(&node.0) {
         return Ok(());
     }
@@ -531,8 +544,8 @@ fn check_removal(node: NodeId, told: &Bulletin, roster: &Roster) -> Result<(), S
 
 /// Which node should lead each group, so that every node leads as many as any other that could, in the zones that
 /// leaders should be in, and as few as possible change.
-fn spread(groups: &[&Bulletin], spreading: &Spreading<'_>) -> Vec<(GroupId, NodeId)> {
-    let candidates = |told: &Bulletin| -> Vec<NodeId> {
+fn spread(groups: &[&GroupStatus], spreading: &Spreading<'_>) -> Vec<(GroupId, NodeId)> {
+    let candidates = |told: &GroupStatus| -> Vec<NodeId> {
         let is_active = |node: NodeId| {
             node == told.leader || told.followers.iter().any(|other| other.node == node && other.is_active)
         };
@@ -568,10 +581,10 @@ fn spread(groups: &[&Bulletin], spreading: &Spreading<'_>) -> Vec<(GroupId, Node
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bulletin::{Feed, Follower};
+    use crate::group_status::{Feed, Follower};
 
     /// Groups of these voters. Some of the voters are heard; the first leads.
-    fn told(group: u32, voters: &[u64], active: &[u64]) -> Bulletin {
+    fn told(group: u32, voters: &[u64], active: &[u64]) -> GroupStatus {
         let follower = |node: u64| Follower {
             node: NodeId(node),
             is_active: active.contains(&node),
@@ -582,12 +595,12 @@ mod tests {
             resync_count: 0,
             silent_ms: limits::AWAY_MIN.as_millis() as u64,
         };
-        Bulletin {
+        GroupStatus {
             group: GroupId(group),
             leader: NodeId(voters[0]),
             voters: voters.to_vec(),
             followers: voters[1..].iter().map(|node| follower(*node)).collect(),
-            ..Bulletin::default()
+            ..GroupStatus::default()
         }
     }
 

@@ -14,8 +14,8 @@ use super::{
     DeferredRead, Held, Inquiry, ReadRound, Waiter, endings, gateways, merge, moving, relief, reservations, transfer,
 };
 use crate::blocking::Lines;
-use crate::bulletin::Halves;
 use crate::entry::Builder;
+use crate::group_status::Halves;
 use crate::locks::Locks;
 use crate::speculation::Speculation;
 use crate::toll::Toll;

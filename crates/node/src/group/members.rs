@@ -8,10 +8,10 @@ use stdx::Duration;
 
 use super::Group;
 use crate::balance::{self, Spreading, VoteChange};
-use crate::bulletin::Bulletins;
 use crate::core::Context;
 use crate::defect::Defect;
 use crate::event::{NodeId, Now, Room};
+use crate::group_status::GroupStatuses;
 use crate::limits;
 use crate::output::Output;
 use crate::roster::Roster;
@@ -35,9 +35,9 @@ impl Group {
         let replicas = output.context.settings.replica_count;
         let is_moved_away = self.is_moved_away(roster, replicas);
         let group_count = output.context.group_count;
-        let bulletins = &output.context.bulletins;
+        let group_statuses = &output.context.group_statuses;
         let lost = output.context.neighbours.lost();
-        let wanted = self.wanted_change(roster, bulletins, replicas, &progress, seen, group_count);
+        let wanted = self.wanted_change(roster, group_statuses, replicas, &progress, seen, group_count);
         if let Some(change) = wanted.or_else(|| self.change_of_votes(roster, replicas, &lost, &progress, seen)) {
             if let Change::AddVoter(newcomer) = change {
                 let holds_log = |other: &Progress| other.node == newcomer && other.matched > 0;
@@ -160,7 +160,7 @@ impl Group {
     fn wanted_change(
         &self,
         roster: &Roster,
-        bulletins: &Bulletins,
+        group_statuses: &GroupStatuses,
         replicas: usize,
         progress: &[Progress],
         seen: u64,
@@ -174,7 +174,7 @@ impl Group {
         }
         // The roster is told in group 0. One that was let go there while it was silent, and leads another group by now,
         // would never hear that it must leave.
-        let leads = |node: NodeId| self.leads_elsewhere(node, bulletins);
+        let leads = |node: NodeId| self.leads_elsewhere(node, group_statuses);
         let is_lost = |node: &NodeId| roster.is_going(*node) && !is_member(&node.0) && leads(*node);
         if self.id.0 == 0
             && let Some(lost) = roster.present().map(|(node, _)| node).find(is_lost)
@@ -207,7 +207,7 @@ impl Group {
             let is_wanted = self.id.0 == 0
                 && (is_heard(node.0) || leads(node))
                 && !roster.is_removed(node)
-                && others.any(|group| bulletins.of(group).is_none_or(|told| told.has(node)));
+                && others.any(|group| group_statuses.of(group).is_none_or(|told| told.has(node)));
             let votes_on = match roster.is_going(node) {
                 true => awaits_successor && is_heard(node.0),
                 // Of those who stay in the cluster none is let go before its successors vote.
@@ -257,8 +257,8 @@ impl Group {
     }
 
     /// True if a node has said just now that it leads another group.
-    fn leads_elsewhere(&self, node: NodeId, bulletins: &Bulletins) -> bool {
-        bulletins.iter().any(|(told, heard)| {
+    fn leads_elsewhere(&self, node: NodeId, group_statuses: &GroupStatuses) -> bool {
+        group_statuses.iter().any(|(told, heard)| {
             let is_recent = self.last_tick.since(heard) < limits::MEMBER_SILENCE_MAX;
             told.group != self.id && told.leader == node && is_recent
         })

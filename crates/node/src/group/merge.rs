@@ -6,7 +6,7 @@
 //!     │────────── roster ──────────▶│ gives all slots away, as in any move
 //!     │                             │ has nothing prepared, and nothing that anybody may ask about
 //!     │                             │ logs: the end
-//!     │◀──── bulletin: ended ───────│
+//!     │◀──── group_status: ended ───────│
 //!     │ logs: it has gone           │ answers those who have asked it before
 //!     │────────── roster ─────────────────────────────────────────────▶│ asks it for nothing any more
 //!     │                             │                                  │ gives up its replica after a while
@@ -74,7 +74,7 @@ impl Group {
             // Its figures may be a moment old.
             let lags = |lag_ms: u64| age < limits::END_ARCHIVE_LAG + Duration::from_millis(lag_ms);
             self.leader.ending.is_archived = !archive.is_some_and(|archive| lags(archive.lag_ms));
-            self.due.bulletin = if self.leader.ending.is_archived { Instant::ZERO } else { self.due.bulletin };
+            self.due.group_status = if self.leader.ending.is_archived { Instant::ZERO } else { self.due.group_status };
         }
         if self.is_closed() || output.context.roster.merges_into(self.id).is_none() {
             return;
@@ -136,7 +136,7 @@ impl Group {
     pub(super) fn note_end(&mut self, output: &mut Output<'_>) {
         self.leader.ending.is_logged = false;
         if self.is_serving && self.state.ended().is_some() {
-            self.due.bulletin = Instant::ZERO;
+            self.due.group_status = Instant::ZERO;
             output.happened(Kind::Placement, Some(self.id), "holds nothing any more, and has ended".to_owned());
         }
     }

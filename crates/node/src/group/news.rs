@@ -40,7 +40,7 @@ impl Group {
             leader: self.replica.leader().map(NodeId),
             leaderless_ms: None,
             voters: self.membership().voters.clone(),
-            bulletin: self.bulletin(),
+            group_status: self.group_status(),
             is_taking: self.is_taking(),
             term: self.term(),
             applied: self.applied(),

@@ -114,7 +114,7 @@ pub(crate) struct Due {
     /// When the leader next looks at which nodes take part.
     pub(super) reconcile: Instant,
     /// When the leader next tells all nodes how the group is.
-    pub(super) bulletin: Instant,
+    pub(super) group_status: Instant,
     /// Of the metadata: when the leader next looks whether a group should live elsewhere.
     pub(super) balance: Instant,
 }

@@ -11,10 +11,10 @@ use stdx::slot::{SLOT_COUNT, Slot};
 use stdx::{Duration, Instant};
 
 use super::{Group, LEVEL_OF_SPLITS};
-use crate::bulletin::Halves;
 use crate::core::Context;
 use crate::defect::Defect;
 use crate::event::Now;
+use crate::group_status::Halves;
 use crate::letter::Mail;
 use crate::output::Output;
 use crate::roster::Roster;

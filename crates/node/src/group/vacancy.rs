@@ -6,9 +6,9 @@
 //!
 //! A vacant replica holds nothing, votes for nobody (but see [`Group::step`]) and answers nobody. It keeps the term and
 //! the vote that it has given, so that it votes but once in a term whatever it is to the group later. Where the group
-//! is led it knows from the bulletins of leaders, so that gateways of this node find it.
+//! is led it knows from the group_statuses of leaders, so that gateways of this node find it.
 //!
-//! That a member has been let go is told by the leader's bulletin, or by the member's own log. An old bulletin is not
+//! That a member has been let go is told by the leader's group_status, or by the member's own log. An old group_status is not
 //! believed: of one that knows less than this replica has applied nothing follows. Nor is any where this replica has
 //! become one of two voters by entries of the log, and so nothing can have been decided without it, nor while another
 //! leader has been heard of late. A second member must say the same, if by the roster there is one, or is to be one,
@@ -25,8 +25,8 @@ use stdx::log::Membership;
 use stdx::{Duration, Instant, Prng};
 
 use super::{Group, nearby};
-use crate::bulletin::Bulletin;
 use crate::event::{Action, GroupId, Lane, NodeId, Now, Persist};
+use crate::group_status::GroupStatus;
 use crate::limits;
 use crate::nearby::Place;
 use crate::output::Output;
@@ -38,7 +38,7 @@ use crate::wire;
 pub(super) struct Vacancy {
     /// When each node was last heard that has led this replica, and when this one led last.
     heard: BTreeMap<u64, Instant>,
-    /// When the first bulletin came.
+    /// When the first group_status came.
     told_since: Option<Instant>,
     /// The node that has told that it leads: its term, and when that was heard last.
     told: Option<(NodeId, u64, Instant)>,
@@ -111,31 +111,31 @@ impl Group {
     }
 
     /// A leader on another node says how the group is.
-    pub(crate) fn hear_bulletin(&mut self, bulletin: &Bulletin, now: Now, output: &mut Output<'_>) {
+    pub(crate) fn hear_group_status(&mut self, group_status: &GroupStatus, now: Now, output: &mut Output<'_>) {
         let is_later = |(_, term, heard): (NodeId, u64, Instant)| {
-            term <= bulletin.term || now.instant.since(heard) >= limits::BULLETIN_STALE
+            term <= group_status.term || now.instant.since(heard) >= limits::BULLETIN_STALE
         };
         if self.vacancy.told.is_none_or(is_later) {
-            self.vacancy.told = Some((bulletin.leader, bulletin.term, now.instant));
+            self.vacancy.told = Some((group_status.leader, group_status.term, now.instant));
         }
         if self.is_vacant() {
-            if std::mem::replace(&mut self.vacancy.applied, bulletin.applied) != bulletin.applied {
+            if std::mem::replace(&mut self.vacancy.applied, group_status.applied) != group_status.applied {
                 output.flush_broadcasters();
             }
             // One that has lost what it had is filled again, unless the others did without it since.
             self.vacancy.is_let_go |=
-                self.loss.commit > 0 && !bulletin.has(self.node) && bulletin.applied > self.loss.commit;
+                self.loss.commit > 0 && !group_status.has(self.node) && group_status.applied > self.loss.commit;
             if !self.is_vacating() {
-                if !bulletin.has(self.node) {
+                if !group_status.has(self.node) {
                     // It may have been a member for a while, and been given nothing.
                     self.replica.begin_another_life();
                 }
-                output.send(bulletin.leader, self.id, Lane::Log, wire::encode_vacant(self.id));
+                output.send(group_status.leader, self.id, Lane::Log, wire::encode_vacant(self.id));
             }
             return;
         }
         let since = *self.vacancy.told_since.get_or_insert(now.instant);
-        let is_news = !bulletin.has(self.node) && bulletin.applied > self.replica.committed_index();
+        let is_news = !group_status.has(self.node) && group_status.applied > self.replica.committed_index();
         if !is_news || self.members.are_by_log && !self.replica.may_be_done_without() {
             return;
         }
@@ -144,7 +144,7 @@ impl Group {
         // this replica may be one that nothing can be decided without.
         let roster = &output.context.roster;
         let placed = roster.placement(self.id);
-        let is_another = |node: &u64| ![self.node.0, bulletin.leader.0].contains(node);
+        let is_another = |node: &u64| ![self.node.0, group_status.leader.0].contains(node);
         let context = &output.context;
         let levels_of = |node: &u64| context.levels.of_nodes.get(&NodeId(*node));
         let surely_answers = |node: &u64| {
@@ -154,14 +154,15 @@ impl Group {
         // Of the nodes that are to hold the group at least one other than its leader comes to vote, and can be asked.
         let has_others = (placed.is_some() || context.settings.replica_count > 1) && roster.staying().any(holds);
         let is_disputed = (roster.is_placed(self.id, self.node) || placed.is_some() && has_others)
-            && !self.is_confirmed_by_another(bulletin.leader, now);
+            && !self.is_confirmed_by_another(group_status.leader, now);
         let silence = if is_disputed { limits::LET_GO_SILENCE } else { limits::LEADER_HEARD };
-        let mut others = self.vacancy.heard.keys().filter(|node| **node != bulletin.leader.0);
+        let mut others = self.vacancy.heard.keys().filter(|node| **node != group_status.leader.0);
         let is_silent = now.instant.since(since) >= silence && !others.any(|node| self.was_led_by(*node, silence));
         if is_silent && !(is_disputed && has_others) {
             self.vacancy.is_let_go = true;
         } else if is_disputed {
-            let asked: BTreeSet<u64> = bulletin.voters.iter().chain(placed.into_iter().flatten()).copied().collect();
+            let asked: BTreeSet<u64> =
+                group_status.voters.iter().chain(placed.into_iter().flatten()).copied().collect();
             let answers = |node: &u64| {
                 context.levels.in_force >= WITNESSED || levels_of(node).is_none_or(|known| known.highest >= WITNESSED)
             };

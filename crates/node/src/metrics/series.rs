@@ -165,8 +165,10 @@ impl Totals {
         let groups = || figures.iter().flat_map(|figures| &figures.groups);
         let (report, journal) = (&facts.report, &facts.report.journal);
         let lag_ms = groups()
-            .filter_map(|group| group.bulletin.as_ref())
-            .flat_map(|bulletin| bulletin.followers.iter().map(|follower| follower.lag_ms.max(follower.silent_ms)))
+            .filter_map(|group| group.group_status.as_ref())
+            .flat_map(|group_status| {
+                group_status.followers.iter().map(|follower| follower.lag_ms.max(follower.silent_ms))
+            })
             .max();
         let mut families: [Family; FAMILY_COUNT] = from_fn(|_| Family::default());
         let mut commands = 0;
@@ -214,7 +216,7 @@ impl Totals {
                 report.links.iter().map(|link| link.waiting_bytes).sum(),
                 lag_ms.unwrap_or(0) * 1_000,
                 groups().map(|group| group.window_bytes).sum(),
-                groups().filter(|group| group.bulletin.is_some()).count() as u64,
+                groups().filter(|group| group.group_status.is_some()).count() as u64,
                 hottest_per_mille(figures).0,
             ],
         }

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use super::Kind::{self, Counter, Gauge, Histogram, Summary};
 use super::Source::{Field, Own};
 use super::{Metric, Samples, Seconds, View};
-use crate::bulletin::{Bulletin, Follower};
 use crate::commands::{GroupFigures, hottest_per_mille, total_calls, total_errors, total_times};
 use crate::event::{Lane, LinkReport};
+use crate::group_status::{Follower, GroupStatus};
 
 /// Bounds of histograms, as powers of two of a nanosecond: from a microsecond to nine seconds.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=33;
@@ -680,7 +680,7 @@ pub const METRICS: &[Metric] = &[
         },
     ),
     own("holdfast_group_leads", Gauge, "1 if this node leads the group and serves.", &["group"], |view, out| {
-        groups(view, out, |group| Some(u64::from(group.bulletin.is_some())));
+        groups(view, out, |group| Some(u64::from(group.group_status.is_some())));
     }),
     own("holdfast_group_term", Gauge, "Raft's term of the group.", &["group"], |view, out| {
         groups(view, out, |group| Some(group.term));
@@ -760,8 +760,8 @@ pub const METRICS: &[Metric] = &[
         "How the log comes to the follower; always 1.",
         &["group", "node", "feed"],
         |view, out| {
-            for (bulletin, follower) in all_followers(view) {
-                out.of(&[&bulletin.group.0, &follower.node.0, &follower.feed.name()], 1);
+            for (group_status, follower) in all_followers(view) {
+                out.of(&[&group_status.group.0, &follower.node.0, &follower.feed.name()], 1);
             }
         },
     ),
@@ -770,7 +770,7 @@ pub const METRICS: &[Metric] = &[
         Gauge,
         "Entries of the log that the follower lacks.",
         FOLLOWER,
-        |view, out| followers(view, out, Bulletin::behind),
+        |view, out| followers(view, out, GroupStatus::behind),
     ),
     own("holdfast_follower_lag_bytes", Gauge, "Bytes of the log that the follower lacks.", FOLLOWER, |view, out| {
         followers(view, out, |_, follower| follower.behind_bytes)
@@ -781,14 +781,14 @@ pub const METRICS: &[Metric] = &[
         "Age of the oldest entry that the follower lacks.",
         FOLLOWER,
         |view, out| {
-            for (bulletin, follower) in all_followers(view) {
-                out.of(&[&bulletin.group.0, &follower.node.0], Seconds(follower.lag_ms * 1_000));
+            for (group_status, follower) in all_followers(view) {
+                out.of(&[&group_status.group.0, &follower.node.0], Seconds(follower.lag_ms * 1_000));
             }
         },
     ),
     own("holdfast_follower_silent_seconds", Gauge, "Time since the follower was heard.", FOLLOWER, |view, out| {
-        for (bulletin, follower) in all_followers(view) {
-            out.of(&[&bulletin.group.0, &follower.node.0], Seconds(follower.silent_ms * 1_000));
+        for (group_status, follower) in all_followers(view) {
+            out.of(&[&group_status.group.0, &follower.node.0], Seconds(follower.silent_ms * 1_000));
         }
     }),
     own(
@@ -862,13 +862,13 @@ fn groups(view: &View<'_>, out: &mut Samples<'_>, figure: fn(&GroupFigures) -> O
     }
 }
 
-fn all_followers<'a>(view: &View<'a>) -> impl Iterator<Item = (&'a Bulletin, &'a Follower)> {
-    let led = sorted_groups(view).into_iter().filter_map(|group| group.bulletin.as_ref());
-    led.flat_map(|bulletin| bulletin.followers.iter().map(move |follower| (bulletin, follower)))
+fn all_followers<'a>(view: &View<'a>) -> impl Iterator<Item = (&'a GroupStatus, &'a Follower)> {
+    let led = sorted_groups(view).into_iter().filter_map(|group| group.group_status.as_ref());
+    led.flat_map(|group_status| group_status.followers.iter().map(move |follower| (group_status, follower)))
 }
 
-fn followers(view: &View<'_>, out: &mut Samples<'_>, figure: fn(&Bulletin, &Follower) -> u64) {
-    for (bulletin, follower) in all_followers(view) {
-        out.of(&[&bulletin.group.0, &follower.node.0], figure(bulletin, follower));
+fn followers(view: &View<'_>, out: &mut Samples<'_>, figure: fn(&GroupStatus, &Follower) -> u64) {
+    for (group_status, follower) in all_followers(view) {
+        out.of(&[&group_status.group.0, &follower.node.0], figure(group_status, follower));
     }
 }

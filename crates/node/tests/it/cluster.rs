@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use node::bulletin::Bulletin;
+use node::group_status::GroupStatus;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
 use node::{GroupId, NodeId, SessionId};
@@ -614,17 +614,17 @@ fn given_up_after(host: &mut Host, told: &[u8], answer: Option<(u64, u8)>, is_as
 /// else is heard.
 #[test]
 fn a_replica_that_was_let_go_asks_a_second_member() {
-    let bulletin = Bulletin {
+    let group_status = GroupStatus {
         group: GroupId(1),
         leader: NodeId(7),
         term: 3,
         applied: 20,
         last: 20,
         voters: vec![7, 8],
-        ..Bulletin::default()
+        ..GroupStatus::default()
     };
     let mut told = vec![30];
-    bulletin.put(&mut told);
+    group_status.put(&mut told);
     // Which levels member 8 knows; who answers, and up to which entry; after how many seconds the replica is given up.
     for (levels, answer, expected_s) in [
         (Some(stdx::Levels::KNOWN), None, None),
@@ -653,10 +653,10 @@ fn a_replica_that_was_let_go_asks_a_second_member() {
 /// decided without. Other nodes that are able to answer are asked at any level of the cluster.
 #[test]
 fn a_replica_that_is_to_move_is_not_talked_out_of_what_it_holds_by_one_node() {
-    let bulletin =
-        Bulletin { group: GroupId(1), leader: NodeId(7), term: 1 << 40, applied: 1 << 40, ..Bulletin::default() };
+    let group_status =
+        GroupStatus { group: GroupId(1), leader: NodeId(7), term: 1 << 40, applied: 1 << 40, ..GroupStatus::default() };
     let mut told = vec![30];
-    bulletin.put(&mut told);
+    group_status.put(&mut told);
     // On which nodes the group is to live, which levels member 8 knows, whether it answers, and after how many seconds
     // the replica is given up.
     let cases: [(&[u64], _, _, _); 5] = [

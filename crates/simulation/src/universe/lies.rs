@@ -271,16 +271,16 @@ impl Universe {
             leb128::put(&mut lie, 1 << self.some(60));
             return vec![lie];
         }
-        let bulletin = node::bulletin::Bulletin {
+        let group_status = node::group_status::GroupStatus {
             group: node::GroupId(group),
             leader: NodeId(machine as u64 + 1),
             term: 1 << self.some(60),
             applied: 1 << self.some(60),
             ended: self.luck(2).then(|| Gone { index: 1 << self.some(20), given: Vec::new() }),
-            ..node::bulletin::Bulletin::default()
+            ..node::group_status::GroupStatus::default()
         };
         let mut lie = vec![BULLETIN];
-        bulletin.put(&mut lie);
+        group_status.put(&mut lie);
         vec![lie]
     }
 

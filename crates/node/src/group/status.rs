@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::Group;
-use crate::bulletin::{Bulletin, Feed, Follower};
 use crate::event::{CoreId, GroupId, Lane, NodeId, Now};
+use crate::group_status::{Feed, Follower, GroupStatus};
 use crate::letter::Mail;
 use crate::limits;
 use crate::output::Output;
@@ -12,7 +12,7 @@ use crate::wire;
 
 impl Group {
     /// What this replica has to say of its group, if it leads.
-    pub(crate) fn bulletin(&self) -> Option<Bulletin> {
+    pub(crate) fn group_status(&self) -> Option<GroupStatus> {
         if !self.is_serving {
             return None;
         }
@@ -34,7 +34,7 @@ impl Group {
             resync_count: self.leader.given.get(&other.node).copied().unwrap_or(0),
             silent_ms: self.last_tick.since(self.last_heard(other.node)).as_millis() as u64,
         });
-        Some(Bulletin {
+        Some(GroupStatus {
             group: self.id,
             leader: self.node,
             term: self.replica.term(),
@@ -57,19 +57,19 @@ impl Group {
     /// Tells all nodes of the cluster, from time to time. One that knows no roster (any more) tells its followers.
     pub(super) fn tell_bulletin(&mut self, now: Now, output: &mut Output<'_>) {
         let is_by_itself = output.context.roster.is_empty() && self.is_alone();
-        if !self.is_serving || is_by_itself || now.instant < self.due.bulletin {
+        if !self.is_serving || is_by_itself || now.instant < self.due.group_status {
             return;
         }
-        self.due.bulletin = now.instant + limits::BULLETIN_INTERVAL;
+        self.due.group_status = now.instant + limits::BULLETIN_INTERVAL;
         self.leader.halves = self.halves(output.context);
-        let Some(bulletin) = self.bulletin() else { return };
-        let bytes = wire::encode_bulletin(&bulletin);
-        let members = bulletin.voters.iter().chain(&bulletin.learners).map(|node| NodeId(*node));
+        let Some(group_status) = self.group_status() else { return };
+        let bytes = wire::encode_bulletin(&group_status);
+        let members = group_status.voters.iter().chain(&group_status.learners).map(|node| NodeId(*node));
         let others: BTreeSet<NodeId> = output.context.roster.present().map(|(node, _)| node).chain(members).collect();
         for node in others.into_iter().filter(|node| *node != self.node) {
             // The first core keeps them, whichever group they are about.
             output.send(node, GroupId(0), Lane::Log, bytes.clone());
         }
-        output.mail(CoreId(0), Mail::Bulletin(bulletin));
+        output.mail(CoreId(0), Mail::GroupStatus(group_status));
     }
 }

@@ -12,7 +12,7 @@ use crate::roster::Gone;
 
 /// A leader's word on its group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bulletin {
+pub struct GroupStatus {
     /// Which group.
     pub group: GroupId,
     /// The node that leads it, and says so.
@@ -122,7 +122,7 @@ impl Feed {
     }
 }
 
-impl Bulletin {
+impl GroupStatus {
     /// Entries that a member lacks.
     pub fn behind(&self, follower: &Follower) -> u64 {
         self.last.saturating_sub(follower.matched)
@@ -211,25 +211,26 @@ fn take_slot(rest: &mut &[u8]) -> Option<Slot> {
     u16::try_from(leb128::take(rest)?).ok().filter(|slot| usize::from(*slot) < SLOT_COUNT).map(Slot)
 }
 
-/// The latest bulletin of each group, and when it came.
+/// The latest group_status of each group, and when it came.
 #[derive(Clone, Debug, Default)]
-pub struct Bulletins {
-    latest: BTreeMap<GroupId, (Bulletin, Instant)>,
+pub struct GroupStatuses {
+    latest: BTreeMap<GroupId, (GroupStatus, Instant)>,
     /// When two nodes said of themselves that they lead a group: the second one then.
     disputed: BTreeMap<GroupId, Instant>,
 }
 
-impl Bulletins {
-    /// Keeps a bulletin, unless a later leader has been heard. One that says nothing more does not count: anyone who
+impl GroupStatuses {
+    /// Keeps a group_status, unless a later leader has been heard. One that says nothing more does not count: anyone who
     /// says an absurd term must not be the last to be heard.
-    pub fn hear(&mut self, bulletin: Bulletin, now: Instant) {
-        let known = self.latest.get(&bulletin.group);
-        if known.is_none_or(|(known, _)| known.leader != bulletin.leader) {
-            self.disputed.insert(bulletin.group, now);
+    pub fn hear(&mut self, group_status: GroupStatus, now: Instant) {
+        let known = self.latest.get(&group_status.group);
+        if known.is_none_or(|(known, _)| known.leader != group_status.leader) {
+            self.disputed.insert(group_status.group, now);
         }
-        if known.is_none_or(|(known, heard)| known.term <= bulletin.term || now.since(*heard) >= limits::BULLETIN_STALE)
+        if known
+            .is_none_or(|(known, heard)| known.term <= group_status.term || now.since(*heard) >= limits::BULLETIN_STALE)
         {
-            self.latest.insert(bulletin.group, (bulletin, now));
+            self.latest.insert(group_status.group, (group_status, now));
         }
     }
 
@@ -240,13 +241,13 @@ impl Bulletins {
     }
 
     /// The latest of a group.
-    pub fn of(&self, group: GroupId) -> Option<&Bulletin> {
-        self.latest.get(&group).map(|(bulletin, _)| bulletin)
+    pub fn of(&self, group: GroupId) -> Option<&GroupStatus> {
+        self.latest.get(&group).map(|(group_status, _)| group_status)
     }
 
     /// All of them, by group, with when they came.
-    pub fn iter(&self) -> impl Iterator<Item = (&Bulletin, Instant)> {
-        self.latest.values().map(|(bulletin, heard)| (bulletin, *heard))
+    pub fn iter(&self) -> impl Iterator<Item = (&GroupStatus, Instant)> {
+        self.latest.values().map(|(group_status, heard)| (group_status, *heard))
     }
 }
 
@@ -254,7 +255,7 @@ impl Bulletins {
 mod tests {
     use super::*;
 
-    fn bulletin(term: u64) -> Bulletin {
+    fn group_status(term: u64) -> GroupStatus {
         let follower = Follower {
             node: NodeId(u64::MAX >> 2),
             is_active: true,
@@ -266,7 +267,7 @@ mod tests {
             silent_ms: 80,
         };
         let other = Follower { is_active: false, feed: Feed::Streaming, ..follower };
-        Bulletin {
+        GroupStatus {
             group: GroupId(3),
             leader: NodeId(7),
             term,
@@ -284,21 +285,21 @@ mod tests {
     #[test]
     fn a_bulletin_is_read_as_it_was_written() {
         let mut bytes = Vec::new();
-        bulletin(5).put(&mut bytes);
+        group_status(5).put(&mut bytes);
         let mut rest = &bytes[..];
-        assert_eq!(Bulletin::take(&mut rest), Some(bulletin(5)));
+        assert_eq!(GroupStatus::take(&mut rest), Some(group_status(5)));
         assert!(rest.is_empty());
-        assert!((0..bytes.len()).all(|length| Bulletin::take(&mut &bytes[..length]).is_none()));
+        assert!((0..bytes.len()).all(|length| GroupStatus::take(&mut &bytes[..length]).is_none()));
         let halves = Halves { slot_count: 16_384, middle: Slot(9_000), bytes: [1 << 40, 3] };
-        let more = Bulletin { halves: Some(halves), ..bulletin(5) };
+        let more = GroupStatus { halves: Some(halves), ..group_status(5) };
         let known = bytes.len();
         bytes.clear();
         more.put(&mut bytes);
-        assert_eq!(Bulletin::take(&mut &bytes[..]), Some(more));
-        assert!((0..bytes.len()).all(|length| Bulletin::take(&mut &bytes[..length]).is_none() == (length != known)));
+        assert_eq!(GroupStatus::take(&mut &bytes[..]), Some(more));
+        assert!((0..bytes.len()).all(|length| GroupStatus::take(&mut &bytes[..length]).is_none() == (length != known)));
         let mut absurd = bytes[..known].to_vec();
         [7, SLOT_COUNT as u64, 1, 1].iter().for_each(|number| leb128::put(&mut absurd, *number));
-        assert_eq!(Bulletin::take(&mut &absurd[..]), None, "there is no such slot");
+        assert_eq!(GroupStatus::take(&mut &absurd[..]), None, "there is no such slot");
     }
 
     #[test]
@@ -317,29 +318,29 @@ mod tests {
 
     #[test]
     fn a_leader_of_the_past_is_not_believed() {
-        let mut bulletins = Bulletins::default();
-        bulletins.hear(bulletin(5), Instant::ZERO);
-        bulletins.hear(bulletin(4), Instant::ZERO);
-        assert_eq!(bulletins.of(GroupId(3)).map(|bulletin| bulletin.term), Some(5));
-        bulletins.hear(bulletin(6), Instant::ZERO);
-        assert_eq!(bulletins.of(GroupId(3)).map(|bulletin| bulletin.term), Some(6));
+        let mut group_statuses = GroupStatuses::default();
+        group_statuses.hear(group_status(5), Instant::ZERO);
+        group_statuses.hear(group_status(4), Instant::ZERO);
+        assert_eq!(group_statuses.of(GroupId(3)).map(|group_status| group_status.term), Some(5));
+        group_statuses.hear(group_status(6), Instant::ZERO);
+        assert_eq!(group_statuses.of(GroupId(3)).map(|group_status| group_status.term), Some(6));
     }
 
     #[test]
     fn a_group_with_two_leaders_is_disputed_for_a_while() {
         let at = |ms: u64| Instant::ZERO + stdx::Duration::from_millis(ms);
-        let by = |leader: u64, term: u64| Bulletin { leader: NodeId(leader), ..bulletin(term) };
-        let mut bulletins = Bulletins::default();
-        assert!(!bulletins.is_undisputed(GroupId(3), at(0)), "nobody has said anything");
-        (0..=4).for_each(|second| bulletins.hear(by(7, 5), at(second * 1_000)));
-        assert!(bulletins.is_undisputed(GroupId(3), at(4_000)));
+        let by = |leader: u64, term: u64| GroupStatus { leader: NodeId(leader), ..group_status(term) };
+        let mut group_statuses = GroupStatuses::default();
+        assert!(!group_statuses.is_undisputed(GroupId(3), at(0)), "nobody has said anything");
+        (0..=4).for_each(|second| group_statuses.hear(by(7, 5), at(second * 1_000)));
+        assert!(group_statuses.is_undisputed(GroupId(3), at(4_000)));
         // Either of the two may be believed: the other one says something else.
         for (liar, term) in [(9, 1 << 40), (9, 1)] {
-            let mut bulletins = bulletins.clone();
+            let mut group_statuses = group_statuses.clone();
             for second in 5..20 {
-                bulletins.hear(by(7, 5), at(second * 1_000));
-                bulletins.hear(by(liar, term), at(second * 1_000 + 500));
-                assert!(!bulletins.is_undisputed(GroupId(3), at(second * 1_000 + 900)), "{second}");
+                group_statuses.hear(by(7, 5), at(second * 1_000));
+                group_statuses.hear(by(liar, term), at(second * 1_000 + 500));
+                assert!(!group_statuses.is_undisputed(GroupId(3), at(second * 1_000 + 900)), "{second}");
             }
         }
     }
