@@ -809,7 +809,7 @@ impl Core {
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         match command.body {
             commands::Body::Flow(flow) => return self.flow(id, flow, args, actions),
-            commands::Body::Govern => return self.dispatch_to_governor(id, args, actions),
+            commands::Body::Admin => return self.dispatch_to_admin(id, args, actions),
             _ => {}
         }
         if let commands::Body::Script { .. } = command.body {
@@ -873,7 +873,7 @@ impl Core {
                 }
             }
             commands::Body::Flow(_)
-            | commands::Body::Govern
+            | commands::Body::Admin
             | commands::Body::Script { .. }
             | commands::Body::Libraries(_) => unreachable!("taken above"),
             commands::Body::Container(_) => unreachable!("a container's subcommand was looked up"),
@@ -882,8 +882,8 @@ impl Core {
     }
 
     /// What concerns the whole cluster is decided by the leader of group 0.
-    fn dispatch_to_governor(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
-        if let Err(refusal) = self.context.check_governor(args.at(1)) {
+    fn dispatch_to_admin(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
+        if let Err(refusal) = self.context.check_admin(args.at(1)) {
             return self.reject(id, &refusal);
         }
         let answerable = match self.check_quorum(GroupId(0)) {
@@ -895,7 +895,7 @@ impl Core {
         let mut words = Vec::new();
         put_words(&mut words, 0, args);
         let origin = Origin { ticket, ..self.origin_of(id) };
-        let request = Request::new(origin, GroupId(0), protocol, RequestBody::Govern(words));
+        let request = Request::new(origin, GroupId(0), protocol, RequestBody::Admin(words));
         self.send_request(request, answerable, actions);
         Next::Taken
     }

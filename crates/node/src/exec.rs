@@ -645,7 +645,7 @@ impl Core {
                     written.integer(0);
                     Ok(())
                 }
-                commands::Body::Driven(_) | commands::Body::Govern => unreachable!("refused when it was queued"),
+                commands::Body::Driven(_) | commands::Body::Admin => unreachable!("refused when it was queued"),
                 commands::Body::Container(_) | commands::Body::Script { .. } | commands::Body::Libraries(_) => {
                     unreachable!("a subcommand was looked up, a script works on data, and libraries were taken above")
                 }

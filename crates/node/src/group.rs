@@ -11,6 +11,7 @@
 //!
 //! Invariant: only this module can make a [`Committed`], and a session accepts nothing else for a write; see [`Proof`].
 
+mod admin;
 mod apply;
 mod archive;
 mod batches;
@@ -18,7 +19,6 @@ mod catch_up;
 mod doubt;
 mod endings;
 mod gateways;
-mod govern;
 mod leader;
 mod live;
 mod members;
@@ -648,7 +648,7 @@ impl Group {
         {
             self.admit_held(now, output);
         }
-        self.tell_bulletin(now, output);
+        self.tell_group_status(now, output);
         self.serve_reads(now, output);
         let mut more = self.has_slices() && self.turn_slices(now, output);
         self.propose(now, output.context.moments.latest(), prng);

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bulletin_is_read_as_it_was_written() {
+    fn a_group_status_is_read_as_it_was_written() {
         let mut bytes = Vec::new();
         group_status(5).put(&mut bytes);
         let mut rest = &bytes[..];

@@ -535,7 +535,7 @@ pub enum RequestBody {
     /// answer is the place and the number.
     Holders(u64),
     /// Do something about who belongs to the cluster, and who leads. Only group 0 does.
-    Govern(Vec<u8>),
+    Admin(Vec<u8>),
     /// Tell the versions of these keys. The answer is one number (LEB128) for each.
     Versions {
         /// Database and name.
@@ -611,7 +611,7 @@ impl RequestBody {
                 | Self::Read(_)
                 | Self::ReadAtOnce(_)
                 | Self::Whole(_)
-                | Self::Govern(_)
+                | Self::Admin(_)
                 | Self::ReadCut { .. }
                 | Self::EndCut { .. },
                 Proof::Refused,
@@ -626,7 +626,7 @@ impl RequestBody {
         FIXED_BYTES
             + match self {
                 Self::Write(words) | Self::Read(words) | Self::ReadAtOnce(words) | Self::Exec(words) => words.len(),
-                Self::Whole(words) | Self::Govern(words) => words.len(),
+                Self::Whole(words) | Self::Admin(words) => words.len(),
                 Self::Libraries(change) | Self::Configure(change) => change.len(),
                 Self::Script(script) => script.words.len() + script.invocation.code.text().len(),
                 Self::Versions { keys, .. } => keys.iter().map(|(_, key)| 16 + key.len()).sum(),
@@ -761,7 +761,7 @@ mod tests {
             (RequestBody::Configure(Vec::new()), true),
             (RequestBody::Read(Vec::new()), false),
             (RequestBody::ReadAtOnce(Vec::new()), false),
-            (RequestBody::Govern(Vec::new()), false),
+            (RequestBody::Admin(Vec::new()), false),
         ];
         let proof = |byte| Proof::take(byte).expect("it is one of three");
         for (body, is_change) in bodies {

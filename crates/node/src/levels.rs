@@ -49,7 +49,7 @@ pub(crate) fn body_at(level: Level, command: &'static DataCommand) -> &'static D
 
 impl Context {
     /// Refuses to ask the leader of group 0 for what it does not know: it would take it for something else.
-    pub(crate) fn check_governor(&self, verb: &[u8]) -> Result<(), Refusal> {
+    pub(crate) fn check_admin(&self, verb: &[u8]) -> Result<(), Refusal> {
         let leader = self.routes[HOME.0 as usize].leader.filter(|leader| *leader != self.node);
         let Some(leader) = leader.filter(|_| verb.eq_ignore_ascii_case(b"upgrade")) else { return Ok(()) };
         match self.levels.of_nodes.get(&leader) {

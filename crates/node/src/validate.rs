@@ -60,7 +60,7 @@ pub(crate) fn is_valid(request: &Request, group_count: u32, databases: u16) -> b
                 rest.is_empty() && has(&database) && is_script && has_keys
             })
         }
-        RequestBody::Govern(words) => {
+        RequestBody::Admin(words) => {
             let (mut rest, mut spans) = (&words[..], Vec::<Span>::new());
             entry::take_words(&mut rest, &mut spans).is_some() && rest.is_empty()
         }
@@ -104,7 +104,7 @@ pub(crate) fn is_answer(body: &RequestBody, answer: &[u8], databases: u16) -> bo
         RequestBody::Write(_)
         | RequestBody::Read(_)
         | RequestBody::ReadAtOnce(_)
-        | RequestBody::Govern(_)
+        | RequestBody::Admin(_)
         | RequestBody::ReadCut { .. }
         | RequestBody::EndCut { .. } => frame::is_one(answer),
         RequestBody::Exec(packed) => {

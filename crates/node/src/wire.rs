@@ -313,7 +313,7 @@ fn take_place(rest: &mut &[u8]) -> Option<Place> {
 }
 
 /// A leader's word on its group.
-pub fn encode_bulletin(group_status: &GroupStatus) -> Vec<u8> {
+pub fn encode_group_status(group_status: &GroupStatus) -> Vec<u8> {
     let mut out = vec![BULLETIN];
     group_status.put(&mut out);
     out
@@ -403,7 +403,7 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
         RequestBody::Exec(packed) => put_kind(&mut out, 3, packed),
         RequestBody::ReadAtOnce(words) => put_kind(&mut out, 4, words),
         RequestBody::Whole(words) => put_kind(&mut out, 5, words),
-        RequestBody::Govern(words) => put_kind(&mut out, 20, words),
+        RequestBody::Admin(words) => put_kind(&mut out, 20, words),
         RequestBody::Holders(place) => {
             out.push(21);
             leb128::put(&mut out, *place);
@@ -901,7 +901,7 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         3 => RequestBody::Exec(rest.to_vec()),
         4 => RequestBody::ReadAtOnce(rest.to_vec()),
         5 => RequestBody::Whole(rest.to_vec()),
-        20 => RequestBody::Govern(rest.to_vec()),
+        20 => RequestBody::Admin(rest.to_vec()),
         21 => RequestBody::Holders(leb128::take(rest)?),
         6 => RequestBody::Versions { keys: take_keys(rest)?, reserve_for: None },
         16 => {

@@ -73,7 +73,7 @@ pub enum Body {
     /// A step of a transaction, carried out by the core.
     Flow(Flow),
     /// Decided by the leader of group 0.
-    Govern,
+    Admin,
     /// Begun by the core, which answers later. May refuse, and has begun nothing then.
     Driven(Drive),
     /// Runs a script, carried out by the core.

@@ -40,7 +40,7 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             summary: "Removes a node from the cluster permanently; refuses what would cost a quorum.",
             syntax: "node",
             flags: GOVERNS,
-            ..plain("remove", 3, Body::Govern)
+            ..plain("remove", 3, Body::Admin)
         },
         ControlCommand {
             summary: "Makes this node, which is empty and by itself, join the cluster of another one: it restarts.",
@@ -58,25 +58,25 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
             summary: "Names the preferred leader of a group; none undoes that.",
             syntax: "group node|NONE",
             flags: GOVERNS,
-            ..plain("prefer", 4, Body::Govern)
+            ..plain("prefer", 4, Body::Admin)
         },
         ControlCommand {
             summary: "Moves slots to a group while clients continue.",
             syntax: "first-slot last-slot group",
             flags: GOVERNS,
-            ..plain("move", 5, Body::Govern)
+            ..plain("move", 5, Body::Admin)
         },
         ControlCommand {
             summary: "Splits a group: a new one is created on the same nodes, with these slots.",
             syntax: "group slots",
             flags: GOVERNS,
-            ..plain("split", 4, Body::Govern)
+            ..plain("split", 4, Body::Admin)
         },
         ControlCommand {
             summary: "Lets a group go: its slots move to another group, and then it ends.",
             syntax: "group into",
             flags: GOVERNS,
-            ..plain("merge", 4, Body::Govern)
+            ..plain("merge", 4, Body::Admin)
         },
         ControlCommand {
             summary: "Returns the bytes that the keys of slots take, one figure for each slot, as this node has them.",
@@ -87,31 +87,31 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
         ControlCommand {
             summary: "Spreads the leaders of groups evenly over the nodes.",
             flags: GOVERNS,
-            ..plain("rebalance", 2, Body::Govern)
+            ..plain("rebalance", 2, Body::Admin)
         },
         ControlCommand {
             summary: "Sets whether groups move between nodes so that each holds its share, or stay where they are.",
             syntax: "ON|OFF",
             flags: GOVERNS,
-            ..plain("balance", 3, Body::Govern)
+            ..plain("balance", 3, Body::Admin)
         },
         ControlCommand {
             summary: "Creates groups until there are so many; each gets its share of the slots while clients continue.",
             syntax: "count",
             flags: GOVERNS,
-            ..plain("groups", 3, Body::Govern)
+            ..plain("groups", 3, Body::Admin)
         },
         ControlCommand {
             summary: "Raises the level of the cluster permanently if all nodes know the next one; CHECK only reports.",
             syntax: "[CHECK]",
             flags: GOVERNS,
-            ..plain("upgrade", -2, Body::Govern)
+            ..plain("upgrade", -2, Body::Admin)
         },
         ControlCommand {
             summary: "Moves a group to nodes while clients continue.",
             syntax: "group node [node ...]",
             flags: GOVERNS,
-            ..plain("place", -4, Body::Govern)
+            ..plain("place", -4, Body::Admin)
         },
         ControlCommand {
             summary: "Shows which groups would move between nodes next, why, and how many bytes are copied.",

@@ -68,7 +68,7 @@ impl Core {
             reported_keyspace_bytes: self.context.memory.reported_bytes,
             lua_bytes: self.runner.memory_bytes() as u64,
             groups: self.groups().filter(|group| !self.is_buried(group)).map(|group| self.figures_of(group)).collect(),
-            group_statuses: self.heard_bulletins(),
+            group_statuses: self.heard_group_statuses(),
         }
     }
 
@@ -84,7 +84,7 @@ impl Core {
     }
 
     /// What leaders have said of their groups, and how many milliseconds ago.
-    pub(super) fn heard_bulletins(&self) -> Vec<(GroupStatus, u64)> {
+    pub(super) fn heard_group_statuses(&self) -> Vec<(GroupStatus, u64)> {
         let age_ms = |heard| self.now.instant.since(heard).as_millis() as u64;
         self.context.group_statuses.iter().map(|(group_status, heard)| (group_status.clone(), age_ms(heard))).collect()
     }

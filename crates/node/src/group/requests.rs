@@ -248,7 +248,7 @@ impl Group {
             | RequestBody::Holders(_)
             | RequestBody::Obey(_)
             | RequestBody::EndReservation
-            | RequestBody::Govern(_) => unreachable!("taken by `take_from_gateway`"),
+            | RequestBody::Admin(_) => unreachable!("taken by `take_from_gateway`"),
         };
         self.read(DeferredRead { origin, protocol, what, before: self.batch.number }, is_behind, now, output);
     }
@@ -275,7 +275,7 @@ impl Group {
                 let what = ReadWhat::Obeys;
                 self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, output);
             }
-            RequestBody::Govern(words) => self.govern(&words, origin, protocol, now, output),
+            RequestBody::Admin(words) => self.admin(&words, origin, protocol, now, output),
             RequestBody::Cut { transaction, grant, name } => {
                 self.cut((transaction, grant), name, now, output);
                 // One that does not know yet that another leads has cut what that one has changed.

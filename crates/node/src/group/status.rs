@@ -55,7 +55,7 @@ impl Group {
     }
 
     /// Tells all nodes of the cluster, from time to time. One that knows no roster (any more) tells its followers.
-    pub(super) fn tell_bulletin(&mut self, now: Now, output: &mut Output<'_>) {
+    pub(super) fn tell_group_status(&mut self, now: Now, output: &mut Output<'_>) {
         let is_by_itself = output.context.roster.is_empty() && self.is_alone();
         if !self.is_serving || is_by_itself || now.instant < self.due.group_status {
             return;
@@ -63,7 +63,7 @@ impl Group {
         self.due.group_status = now.instant + limits::BULLETIN_INTERVAL;
         self.leader.halves = self.halves(output.context);
         let Some(group_status) = self.group_status() else { return };
-        let bytes = wire::encode_bulletin(&group_status);
+        let bytes = wire::encode_group_status(&group_status);
         let members = group_status.voters.iter().chain(&group_status.learners).map(|node| NodeId(*node));
         let others: BTreeSet<NodeId> = output.context.roster.present().map(|(node, _)| node).chain(members).collect();
         for node in others.into_iter().filter(|node| *node != self.node) {

@@ -95,7 +95,7 @@ impl Group {
             | RequestBody::Holders(_)
             | RequestBody::Obey(_)
             | RequestBody::EndReservation
-            | RequestBody::Govern(_) => {}
+            | RequestBody::Admin(_) => {}
         }
         self.spans = spans;
         locked

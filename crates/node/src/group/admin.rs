@@ -24,7 +24,7 @@ use crate::timeline::Kind;
 impl Group {
     /// Takes `HOLDFAST REMOVE`, `PREFER`, `PLACE`, `MOVE`, `SPLIT`, `MERGE`, `BALANCE`, `GROUPS`, `UPGRADE` or
     /// `REBALANCE`.
-    pub(super) fn govern(
+    pub(super) fn admin(
         &mut self,
         words: &[u8],
         origin: Origin,
