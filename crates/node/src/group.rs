@@ -71,9 +71,9 @@ use crate::settings::AppendFsync;
 use crate::slots::{Moved, SlotMap};
 use crate::speculation::Speculation;
 use crate::timeline::Kind;
-use crate::touched::Touched;
 use crate::transaction::{GatewayId, PrepareAnswer, TransactionId};
 use crate::wire::{self, put_locked};
+use crate::write_set::WriteSet;
 
 use apply::is_mark_of_leader;
 use batches::fail;
@@ -241,7 +241,7 @@ struct Batch {
     late: Vec<DeferredRead>,
     byte_count: usize,
     data: Bytes,
-    touched: Touched,
+    write_set: WriteSet,
 }
 
 /// Reads that wait for one another's reason.

@@ -71,7 +71,6 @@ mod thorough;
 pub mod timeline;
 mod timing;
 mod toll;
-mod touched;
 pub mod tracking;
 pub mod transaction;
 mod undelivered;
@@ -79,6 +78,7 @@ mod validate;
 mod whereabouts;
 mod whole;
 mod wire;
+mod write_set;
 
 pub use keyspace::DatabaseKey;
 pub use message::{GatewayId, TransactionId, entry, libraries, roster, slots};

@@ -117,7 +117,7 @@ impl Group {
         let (number, late) = (self.batch.number, Vec::new());
         self.batch.number += 1;
         let data = builder.finish(moment);
-        let touched = std::mem::take(&mut self.leader.touched);
+        let write_set = std::mem::take(&mut self.leader.write_set);
         match self.replica.propose(data.clone()) {
             Ok(()) => {
                 self.window.inflight_bytes += byte_count;
@@ -126,13 +126,31 @@ impl Group {
                 let before = self.window.inflight.iter().rev().find(|batch| batch.index > 0);
                 let is_behind = before.is_none_or(|before| before.term < term || before.index < index);
                 assert!(is_behind, "a place of the log is given once in a term");
-                self.window.inflight.push_back(Batch { number, index, term, waiters, late, byte_count, data, touched });
+                self.window.inflight.push_back(Batch {
+                    number,
+                    index,
+                    term,
+                    waiters,
+                    late,
+                    byte_count,
+                    data,
+                    write_set,
+                });
                 self.leader.pace.proposed(now.instant, index);
             }
             Err(_) => {
                 // Leadership was lost in this very turn: the batch never entered the log.
                 let (index, term, byte_count) = (0, 0, 0);
-                self.window.inflight.push_back(Batch { number, index, term, waiters, late, byte_count, data, touched });
+                self.window.inflight.push_back(Batch {
+                    number,
+                    index,
+                    term,
+                    waiters,
+                    late,
+                    byte_count,
+                    data,
+                    write_set,
+                });
             }
         }
         true

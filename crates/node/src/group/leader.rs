@@ -19,8 +19,8 @@ use crate::group_status::Halves;
 use crate::locks::Locks;
 use crate::speculation::Speculation;
 use crate::toll::Toll;
-use crate::touched::Touched;
 use crate::transaction::{GatewayId, TransactionId};
+use crate::write_set::WriteSet;
 
 /// See the module.
 pub(crate) struct Leader {
@@ -29,7 +29,7 @@ pub(crate) struct Leader {
     /// The moment that the present batch must carry, since a script has run at it.
     pub(super) builder_moment: Option<Moment>,
     /// What the batch works on, as far as somebody has asked.
-    pub(super) touched: Touched,
+    pub(super) write_set: WriteSet,
     /// Who waits for what of the batch.
     pub(super) waiters: Vec<Waiter>,
     /// Bytes of large values in the batch, which take nothing of the window.
@@ -106,7 +106,7 @@ impl Leader {
         Self {
             builder: Builder::default(),
             builder_moment: None,
-            touched: Touched::default(),
+            write_set: WriteSet::default(),
             waiters: Vec::new(),
             sliced_bytes: 0,
             rounds: VecDeque::new(),

@@ -15,9 +15,9 @@ use crate::event::{GroupId, Now};
 use crate::letter::{Fate, Lock, Locked, Origin, Request, RequestBody, Resolution};
 use crate::locks::Grant;
 use crate::output::Output;
-use crate::touched::Touched;
 use crate::transaction::{PrepareAnswer, TransactionId};
 use crate::wire::put_locked;
+use crate::write_set::WriteSet;
 use crate::{limits, request_ids};
 
 impl Group {
@@ -173,14 +173,14 @@ impl Group {
             return true;
         }
         let mut spans = std::mem::take(&mut self.spans);
-        let covers = |touched: &Touched| lock.keys.iter().any(|(_, key)| touched.covers(key));
-        self.leader.touched.read_on(self.leader.builder.payload(), &mut spans);
-        let is_touched = covers(&self.leader.touched)
+        let covers = |write_set: &WriteSet| lock.keys.iter().any(|(_, key)| write_set.covers(key));
+        self.leader.write_set.read_on(self.leader.builder.payload(), &mut spans);
+        let is_touched = covers(&self.leader.write_set)
             || self.window.inflight.iter_mut().any(|batch| {
                 if batch.index > 0 {
-                    batch.touched.read_on(&batch.data, &mut spans);
+                    batch.write_set.read_on(&batch.data, &mut spans);
                 }
-                covers(&batch.touched)
+                covers(&batch.write_set)
             });
         self.spans = spans;
         is_touched

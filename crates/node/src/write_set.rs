@@ -10,7 +10,7 @@ use crate::entry::{Bookmark, Effect, Item, Reader};
 
 /// What a batch works on. It may say so of a key that it does not work on, never the other way round.
 #[derive(Debug, Default)]
-pub(crate) struct Touched {
+pub(crate) struct WriteSet {
     read_to: Bookmark,
     /// Hashes of keys.
     keys: BTreeSet<u64>,
@@ -21,7 +21,7 @@ pub(crate) struct Touched {
 /// Bytes of a batch that are looked through.
 const BYTES_MAX: usize = 64 << 10;
 
-impl Touched {
+impl WriteSet {
     /// Takes in what has come to the batch since the last time. What transactions over groups prepare and resolve is
     /// passed over: the keys are locked until it is done, or known.
     pub(crate) fn read_on(&mut self, payload: &[u8], spans: &mut Vec<Span>) {
@@ -112,27 +112,27 @@ mod tests {
 
     #[test]
     fn a_batch_that_grows_tells_all_keys_of_its_commands() {
-        let (mut builder, mut touched, mut spans) = (Builder::default(), Touched::default(), Vec::new());
-        touched.read_on(builder.payload(), &mut spans);
-        assert!(!touched.covers(b"a"));
+        let (mut builder, mut write_set, mut spans) = (Builder::default(), WriteSet::default(), Vec::new());
+        write_set.read_on(builder.payload(), &mut spans);
+        assert!(!write_set.covers(b"a"));
         add(&mut builder, &[b"mset", b"a", b"1", b"b", b"2"]);
         builder.tick();
-        touched.read_on(builder.payload(), &mut spans);
+        write_set.read_on(builder.payload(), &mut spans);
         add(&mut builder, &[b"incr", b"c"]);
-        touched.read_on(builder.payload(), &mut spans);
+        write_set.read_on(builder.payload(), &mut spans);
         for (key, is_covered) in [(&b"a"[..], true), (b"b", true), (b"c", true), (b"d", false), (b"1", false)] {
-            assert_eq!(touched.covers(key), is_covered);
+            assert_eq!(write_set.covers(key), is_covered);
         }
         add(&mut builder, &[b"flushall"]);
-        touched.read_on(builder.payload(), &mut spans);
-        assert!(touched.covers(b"d"));
+        write_set.read_on(builder.payload(), &mut spans);
+        assert!(write_set.covers(b"d"));
     }
 
     #[test]
     fn a_long_batch_is_taken_to_work_on_everything() {
-        let (mut builder, mut touched) = (Builder::default(), Touched::default());
+        let (mut builder, mut write_set) = (Builder::default(), WriteSet::default());
         add(&mut builder, &[b"set", b"a", &[b'x'; BYTES_MAX]]);
-        touched.read_on(builder.payload(), &mut Vec::new());
-        assert!(touched.covers(b"b"));
+        write_set.read_on(builder.payload(), &mut Vec::new());
+        assert!(write_set.covers(b"b"));
     }
 }
