@@ -15,7 +15,7 @@ use crate::entry::Reader;
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::frame;
 use crate::group::{Group, LOADING, Standing};
-use crate::letter::{HOLDERS_APPLIED, Mail, Origin, Request, RequestBody};
+use crate::letter::{COPIES_APPLIED, Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::parameters::Pairs;
 use crate::quorum::Answerable;
@@ -301,7 +301,7 @@ impl Core {
         pending.awaiting = Some(question);
         self.questions.pending.insert(id, pending);
         for group in asked {
-            let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(HOLDERS_APPLIED));
+            let request = Request::new(origin, group, Protocol::Resp2, RequestBody::CopyCount(COPIES_APPLIED));
             self.relay.submit(request, Purpose::Place { id }, Answerable::UNDER_WAY, self.now.instant);
         }
     }

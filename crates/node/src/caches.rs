@@ -194,7 +194,7 @@ impl Core {
                 Some(parked) => parked.purpose.client()?,
                 None => self.relay.purpose(claim)?.client()?,
             },
-            Author::Transaction(id) => self.driver.client(id)?,
+            Author::Transaction(id) => self.coordinator.client(id)?,
         };
         Some((session.serial, ticket))
     }

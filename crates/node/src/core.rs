@@ -57,7 +57,7 @@ use crate::thorough::Thorough;
 use crate::timeline::{self, Timeline};
 use crate::timing::Timings;
 use crate::tracking::Tracker;
-use crate::transaction::{Driver, GatewayId, Post, Progress};
+use crate::transaction::{Coordinator, GatewayId, Post, Progress};
 use crate::undelivered::Orphans;
 use crate::whereabouts::Whereabouts;
 pub use parts::{
@@ -76,7 +76,7 @@ pub struct Core {
     /// The reader that gets a record of what groups do, if there is one.
     recording: Option<state::Reader>,
     pub(crate) outbox: Outbox,
-    pub(crate) driver: Driver,
+    pub(crate) coordinator: Coordinator,
     /// Users of this node, before the cluster has said anything of them.
     own_users: Arc<Users>,
     /// Changes of users, to be made again when the cluster's parameters have this version.
@@ -351,10 +351,10 @@ impl Core {
             relay.set_route(group, Route { leader: Some(node), term: 0, is_here: true }, Instant::ZERO);
         }
         let own_users = Arc::clone(&settings.users);
-        let mut driver = Driver::new(gateway, databases, stopwatch);
-        driver.noted = settings.notify.noted();
-        driver.limits = settings.limits();
-        driver.tuning = settings.tuning();
+        let mut coordinator = Coordinator::new(gateway, databases, stopwatch);
+        coordinator.noted = settings.notify.noted();
+        coordinator.limits = settings.limits();
+        coordinator.tuning = settings.tuning();
         let seeds = options.seeds.clone();
         Self {
             context: Context::new(options, timings),
@@ -372,11 +372,11 @@ impl Core {
             own_users,
             belated: Vec::new(),
             outbox: Outbox::new(core_count),
-            driver,
+            coordinator,
             questions: Questions {
                 pending: BTreeMap::new(),
                 next_id: 0,
-                holder_waits: BTreeMap::new(),
+                replication_waits: BTreeMap::new(),
                 thorough: Thorough::default(),
                 deferred: Vec::new(),
                 answering: (core, 0),
@@ -453,7 +453,7 @@ impl Core {
 
     /// Requests to groups without an answer, and transactions over groups that are not over.
     pub fn unfinished_count(&self) -> usize {
-        self.relay.unanswered_count() + self.driver.len()
+        self.relay.unanswered_count() + self.coordinator.len()
     }
 
     /// Groups that this core has asked for something, and that have not answered: a turn looks at each of them.
@@ -471,7 +471,7 @@ impl Core {
     /// Lets shorter values come and go in steps than usual, and in shorter ones. Only the simulator has a use for it.
     #[doc(hidden)]
     pub fn narrow_slices(&mut self, slicing: Slicing) {
-        self.driver.slicing = slicing;
+        self.coordinator.slicing = slicing;
         self.groups.iter_mut().flatten().for_each(|group| group.narrow_slices(slicing));
     }
 
@@ -554,7 +554,7 @@ impl Core {
     /// Puts a mistake in. Only the simulator has a use for it.
     #[doc(hidden)]
     pub fn break_by(&mut self, defect: Defect) {
-        self.driver.defect = Some(defect);
+        self.coordinator.defect = Some(defect);
         self.groups_mut().for_each(|group| group.break_by(defect));
     }
 
@@ -749,20 +749,21 @@ impl Core {
         self.prng.draw()
     }
 
-    /// Lets the driver of transactions do something, and sends what it asks of groups.
+    /// Lets the coordinator of transactions do something, and sends what it asks of groups.
     pub(crate) fn drive(
         &mut self,
         actions: &mut Vec<Action>,
-        act: impl FnOnce(&mut Driver, &mut Vec<Post>) -> Progress,
+        act: impl FnOnce(&mut Coordinator, &mut Vec<Post>) -> Progress,
     ) {
         let mut posts = Vec::new();
-        let progress = act(&mut self.driver, &mut posts);
-        self.context.statistics.lookups.add(std::mem::take(&mut self.driver.lookups));
-        for (session, keys) in std::mem::take(&mut self.driver.reads) {
+        let progress = act(&mut self.coordinator, &mut posts);
+        self.context.statistics.lookups.add(std::mem::take(&mut self.coordinator.lookups));
+        for (session, keys) in std::mem::take(&mut self.coordinator.reads) {
             self.remember_keys(session, keys);
         }
         for (group, id, body) in posts {
-            let (durability, writes_for_source) = (self.driver.durability(id), self.driver.writes_for_source(id));
+            let (durability, writes_for_source) =
+                (self.coordinator.durability(id), self.coordinator.writes_for_source(id));
             let step = match &body {
                 RequestBody::Lock(_) => Step::Lock,
                 RequestBody::Prepare { .. } | RequestBody::Cut { .. } => Step::Prepare,

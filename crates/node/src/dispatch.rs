@@ -768,9 +768,9 @@ impl Core {
         }
         let moment = Moment { unix: self.now.unix, seed: self.draw() };
         let slots = Arc::clone(&self.context.slots);
-        self.driver.level = self.context.level_for_clients();
-        self.drive(actions, |driver, posts| {
-            driver.begin(work, &slots, moment, posts);
+        self.coordinator.level = self.context.level_for_clients();
+        self.drive(actions, |coordinator, posts| {
+            coordinator.begin(work, &slots, moment, posts);
             Progress::Going
         });
     }

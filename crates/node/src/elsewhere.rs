@@ -132,7 +132,9 @@ impl Core {
         for claim in self.relay.claims_of(group) {
             let bytes = match self.relay.purpose(claim) {
                 // Its outcome is not known here. Its client is told so first: nothing is done twice.
-                Some(Purpose::Transaction { id, step: Step::Prepare }) if !self.driver.is_answered(*id) => continue,
+                Some(Purpose::Transaction { id, step: Step::Prepare }) if !self.coordinator.is_answered(*id) => {
+                    continue;
+                }
                 Some(Purpose::Transaction { step: Step::Prepare, .. } | Purpose::Move { step: Step::Prepare, .. }) => {
                     PrepareAnswer::Refused.put()
                 }
@@ -177,7 +179,7 @@ impl Core {
                 }
                 self.sent_back.push(request);
             }
-            Purpose::Transaction { id, .. } => self.drive(actions, |driver, posts| driver.moved(id, posts)),
+            Purpose::Transaction { id, .. } => self.drive(actions, |coordinator, posts| coordinator.moved(id, posts)),
             Purpose::Question { id, part, places } => self.ask_elsewhere(id, part, &places, request, actions),
             _ => unreachable!("just looked at"),
         }

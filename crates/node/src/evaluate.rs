@@ -813,7 +813,7 @@ impl Core {
     }
 
     fn finish_computation(&mut self, computation: Computation, computed: Computed, actions: &mut Vec<Action>) {
-        self.drive(actions, |driver, posts| driver.computed(computation, computed, posts));
+        self.drive(actions, |coordinator, posts| coordinator.computed(computation, computed, posts));
     }
 
     /// Tells the groups of long scripts, of those that wait for them, and of those that change large values, that they
@@ -826,12 +826,12 @@ impl Core {
         runner.renew_at = self.now.instant + limits::LOCK_RENEWAL_INTERVAL;
         let running = runner.job.iter().map(|job| job.transaction);
         let waiting = runner.waiting.iter().map(|waiting| waiting.id);
-        let busy: Vec<_> = running.chain(waiting).chain(self.driver.lasting()).collect();
+        let busy: Vec<_> = running.chain(waiting).chain(self.coordinator.lasting()).collect();
         if busy.is_empty() {
             return;
         }
-        self.drive(actions, |driver, posts| {
-            busy.iter().for_each(|transaction| driver.renew(*transaction, posts));
+        self.drive(actions, |coordinator, posts| {
+            busy.iter().for_each(|transaction| coordinator.renew(*transaction, posts));
             Progress::Going
         });
     }

@@ -253,7 +253,7 @@ impl Core {
     /// True if a logged transaction would be answered by each replica with how it has seen keys used.
     fn is_answered_by_each_replica(&self, multi: &Multi) -> bool {
         let tells_use = |queued: &Queued| data_of(queued).is_some_and(keyspace::tells_use);
-        self.context.is_clustered && self.driver.level != stdx::Level::FIRST && multi.queue.iter().any(tells_use)
+        self.context.is_clustered && self.coordinator.level != stdx::Level::FIRST && multi.queue.iter().any(tells_use)
     }
 
     /// Rules may have changed since the commands were queued: what is no longer allowed is left out, and says so.

@@ -222,7 +222,7 @@ enum ReadWhat {
     /// How far the group is; for a replica, which has given its question this number.
     Place(u64),
     /// How many other nodes hold the log up to this place.
-    Holders(u64),
+    CopyCount(u64),
     /// Whether a transaction, which another group has committed, has ended here; for that group.
     Ended(TransactionId, GroupId),
     /// Whether the leader obeys parameters of which it has heard.

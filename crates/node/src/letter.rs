@@ -500,12 +500,12 @@ impl Request {
     }
 }
 
-/// For [`RequestBody::Holders`]: up to what has been applied.
-pub const HOLDERS_APPLIED: u64 = 0;
+/// For [`RequestBody::CopyCount`]: up to what has been applied.
+pub const COPIES_APPLIED: u64 = 0;
 
-/// For [`RequestBody::Holders`]: up to what has been taken into the log, also if it has not been applied. A leader of a
+/// For [`RequestBody::CopyCount`]: up to what has been taken into the log, also if it has not been applied. A leader of a
 /// version that does not know this names a place that is never reached.
-pub const HOLDERS_LOGGED: u64 = u64::MAX;
+pub const COPIES_LOGGED: u64 = u64::MAX;
 
 /// What a request asks for. Words are laid out by `entry::put_words`.
 #[derive(Clone, Debug)]
@@ -531,9 +531,9 @@ pub enum RequestBody {
     /// Execute a query over all keys of the group. The answer is the number of keys in the database (LEB128), then the
     /// reply.
     Whole(Vec<u8>),
-    /// How many other nodes hold your log up to this place, or up to [`HOLDERS_APPLIED`] or [`HOLDERS_LOGGED`]? The
+    /// How many other nodes hold your log up to this place, or up to [`COPIES_APPLIED`] or [`COPIES_LOGGED`]? The
     /// answer is the place and the number.
-    Holders(u64),
+    CopyCount(u64),
     /// Do something about who belongs to the cluster, and who leads. Only group 0 does.
     Admin(Vec<u8>),
     /// Tell the versions of these keys. The answer is one number (LEB128) for each.
@@ -634,7 +634,7 @@ impl RequestBody {
                 Self::Prepare { effects, .. } => effects.iter().map(Effect::byte_count).sum(),
                 Self::Renew { .. }
                 | Self::EndReservation
-                | Self::Holders(_)
+                | Self::CopyCount(_)
                 | Self::Obey(_)
                 | Self::Resolve { .. }
                 | Self::Cut { .. }

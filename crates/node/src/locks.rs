@@ -74,7 +74,7 @@ impl Locks {
         self.holders.keys().copied()
     }
 
-    /// Holders of locks that go when nobody comes back to them. The changes of the others are on their way through the
+    /// CopyCount of locks that go when nobody comes back to them. The changes of the others are on their way through the
     /// log.
     pub fn lapsable(&self) -> impl Iterator<Item = TransactionId> {
         self.holders.iter().filter(|(_, state)| !state.is_logged).map(|(holder, _)| *holder)

@@ -94,7 +94,7 @@ pub enum Purpose {
         step: Step,
     },
     /// It is for a session that waits for other nodes to hold its writes.
-    Holders {
+    CopyCount {
         /// Which wait.
         id: u64,
     },

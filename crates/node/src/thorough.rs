@@ -18,7 +18,7 @@ use stdx::{Duration, Instant, leb128};
 use crate::core::{Context, Core};
 use crate::event::{Action, GroupId, NodeId, SessionId};
 use crate::group::Proof;
-use crate::letter::{HOLDERS_APPLIED, Request, RequestBody};
+use crate::letter::{COPIES_APPLIED, Request, RequestBody};
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
@@ -201,9 +201,9 @@ impl Core {
             (line.asked, line.place, line.interval) = (std::mem::take(&mut line.waiting), 0, INTERVAL_MIN);
         }
         line.is_under_way = true;
-        let place = if line.place == 0 { HOLDERS_APPLIED } else { line.place };
+        let place = if line.place == 0 { COPIES_APPLIED } else { line.place };
         let origin = self.origin_of(SessionId { serial: 0, index: 0 });
-        let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(place));
+        let request = Request::new(origin, group, Protocol::Resp2, RequestBody::CopyCount(place));
         self.relay.submit(request, Purpose::Lacking, Answerable::UNDER_WAY, self.now.instant);
     }
 

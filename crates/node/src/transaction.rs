@@ -36,7 +36,7 @@ use crate::request_ids::{self, Named};
 use crate::scripts::{Asides, Circumstances, Invocation};
 use crate::slots::SlotMap;
 
-/// What a driver asks of a group on behalf of a transaction.
+/// What a coordinator asks of a group on behalf of a transaction.
 pub type Post = (GroupId, TransactionId, RequestBody);
 
 /// What a client asked for, ready to be driven.
@@ -253,7 +253,7 @@ pub enum Progress {
         /// What scripts have done beside.
         asides: Box<Asides>,
     },
-    /// Its scripts must run now; [`Driver::computed`] takes what comes of it.
+    /// Its scripts must run now; [`Coordinator::computed`] takes what comes of it.
     Compute(Box<Computation>),
     /// A script, or a SORT, wants more than has been locked: the same has to be done with that, too.
     Widened(Box<Work>),
@@ -316,7 +316,7 @@ impl PrepareAnswer {
 
 /// All transactions that a core drives.
 #[derive(Debug)]
-pub struct Driver {
+pub struct Coordinator {
     gateway: GatewayId,
     next_number: u64,
     running: BTreeMap<u64, Transaction>,
@@ -340,8 +340,8 @@ pub struct Driver {
     stopwatch: fn() -> Instant,
 }
 
-impl Driver {
-    /// A driver for one life of a core.
+impl Coordinator {
+    /// A coordinator for one life of a core.
     pub fn new(gateway: GatewayId, databases: u16, stopwatch: fn() -> Instant) -> Self {
         Self {
             gateway,
@@ -360,7 +360,7 @@ impl Driver {
         }
     }
 
-    /// The client that a transaction belongs to, if it is one of this driver's, and which of the client's replies it
+    /// The client that a transaction belongs to, if it is one of this coordinator's, and which of the client's replies it
     /// is.
     pub(crate) fn client(&self, id: TransactionId) -> Option<(SessionId, u64)> {
         let transaction = self.running.get(&id.number).filter(|_| id.gateway == self.gateway)?;
@@ -705,7 +705,7 @@ impl Driver {
         given_up
     }
 
-    /// True if the client of a transaction has been answered, or it is none of this driver's.
+    /// True if the client of a transaction has been answered, or it is none of this coordinator's.
     pub(crate) fn is_answered(&self, id: TransactionId) -> bool {
         self.running.get(&id.number).is_none_or(|transaction| transaction.id != id || transaction.is_answered)
     }

@@ -87,7 +87,7 @@ pub(crate) fn is_valid(request: &Request, group_count: u32, databases: u16) -> b
                 })
         }
         RequestBody::Obey(_)
-        | RequestBody::Holders(_)
+        | RequestBody::CopyCount(_)
         | RequestBody::Renew { .. }
         | RequestBody::Cut { .. }
         | RequestBody::ReadCut { .. }
@@ -140,7 +140,7 @@ pub(crate) fn is_answer(body: &RequestBody, answer: &[u8], databases: u16) -> bo
         RequestBody::Configure(_)
         | RequestBody::Prepare { .. }
         | RequestBody::Obey(_)
-        | RequestBody::Holders(_)
+        | RequestBody::CopyCount(_)
         | RequestBody::Renew { .. }
         | RequestBody::Cut { .. }
         | RequestBody::EndReservation

@@ -404,7 +404,7 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
         RequestBody::ReadAtOnce(words) => put_kind(&mut out, 4, words),
         RequestBody::Whole(words) => put_kind(&mut out, 5, words),
         RequestBody::Admin(words) => put_kind(&mut out, 20, words),
-        RequestBody::Holders(place) => {
+        RequestBody::CopyCount(place) => {
             out.push(21);
             leb128::put(&mut out, *place);
         }
@@ -902,7 +902,7 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         4 => RequestBody::ReadAtOnce(rest.to_vec()),
         5 => RequestBody::Whole(rest.to_vec()),
         20 => RequestBody::Admin(rest.to_vec()),
-        21 => RequestBody::Holders(leb128::take(rest)?),
+        21 => RequestBody::CopyCount(leb128::take(rest)?),
         6 => RequestBody::Versions { keys: take_keys(rest)?, reserve_for: None },
         16 => {
             let bound = Duration::from_millis(leb128::take(rest)?.min(u64::from(u32::MAX)));

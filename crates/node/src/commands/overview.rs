@@ -13,9 +13,9 @@ use crate::balance;
 use crate::core::Context;
 use crate::event::{Action, FollowerReport, FollowersForm, GroupId, Lane, LinkReport, NodeId, SourceFigures};
 use crate::group_status::{Feed, Follower, GroupStatus};
-use crate::holders;
 use crate::hot::HotKeys;
 use crate::limits;
+use crate::replication_wait;
 use crate::roster::{Member, host_and_port, name_of};
 use crate::stagger::Stage;
 
@@ -149,7 +149,7 @@ pub(super) const HOLDFAST: ControlCommand = ControlCommand {
                 "stream",
                 4,
                 Body::Driven(|core, session, ticket, args, actions| {
-                    let (wanted, timeout_ms) = holders::numbers(args, 2)?;
+                    let (wanted, timeout_ms) = replication_wait::numbers(args, 2)?;
                     core.begin_holder_wait((session, ticket), wanted, timeout_ms, FollowersForm::Stream, actions);
                     Ok(())
                 }),

@@ -6,8 +6,8 @@ use resp::{Args, Writer};
 use super::info::{figures_of, last_save_seconds};
 use super::{Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node, number, plain};
 use crate::event::{Action, FollowersForm, Level};
-use crate::holders;
 use crate::limits;
+use crate::replication_wait;
 use crate::settings::AppendFsync;
 
 const ADMIN: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoAsyncLoading];
@@ -580,7 +580,7 @@ pub(super) const WAIT: ControlCommand = ControlCommand {
         "wait",
         3,
         Body::Driven(|core, session, ticket, args, actions| {
-            let (wanted, timeout_ms) = holders::numbers(args, 1)?;
+            let (wanted, timeout_ms) = replication_wait::numbers(args, 1)?;
             core.begin_holder_wait((session, ticket), wanted, timeout_ms, FollowersForm::Count, actions);
             Ok(())
         }),
@@ -603,7 +603,7 @@ pub(super) const WAITAOF: ControlCommand = ControlCommand {
             if !(0..=1).contains(&local_count) {
                 return Err(Refusal::new("ERR value is out of range, must be between 0 and 1"));
             }
-            let (wanted, timeout_ms) = holders::numbers(args, 2)?;
+            let (wanted, timeout_ms) = replication_wait::numbers(args, 2)?;
             // Every write of this connection has been answered, and with `always` that means: it is on disk.
             let had_less = core.sessions.get(session).is_some_and(|session| session.had_less);
             let is_synced = core.context.settings.append_fsync == AppendFsync::Always && !had_less;

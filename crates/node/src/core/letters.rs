@@ -19,7 +19,7 @@ impl Core {
     /// Another node or core knows of an entry of this moment, and what it says follows from that. A batch that has its
     /// moment already is closed: what follows from that word must not stand in it.
     pub(super) fn hear_moment(&mut self, moment: UnixMillis) {
-        if moment <= self.context.moments.latest() || self.driver.defect == Some(Defect::DeafMoments) {
+        if moment <= self.context.moments.latest() || self.coordinator.defect == Some(Defect::DeafMoments) {
             return;
         }
         self.context.hear(moment);
@@ -323,7 +323,7 @@ impl Core {
                 }
             }
             Some(Wire::Ask { gateway, group }) => {
-                let bytes = wire::encode_life(gateway, group, gateway == self.driver.gateway());
+                let bytes = wire::encode_life(gateway, group, gateway == self.coordinator.gateway());
                 actions.push(Action::Send { to: from, group, lane: Lane::Vital, bytes });
             }
             Some(Wire::Life { gateway, group, is_alive }) if gateway.node == from.0 => {

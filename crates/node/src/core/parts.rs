@@ -20,8 +20,8 @@ use crate::event::{HostReport, SourceFigures};
 use crate::guilt::Guilt;
 use crate::happenings::LinkSeen;
 use crate::hints::Hints;
-use crate::holders::HolderWait;
 use crate::libraries::Libraries;
+use crate::replication_wait::ReplicationWait;
 use crate::roster::Member;
 use crate::scripts::Cache;
 use crate::stagger::Stage;
@@ -78,7 +78,7 @@ pub struct Questions {
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) next_id: u64,
     /// Sessions that wait for other nodes to hold their writes.
-    pub(crate) holder_waits: BTreeMap<u64, HolderWait>,
+    pub(crate) replication_waits: BTreeMap<u64, ReplicationWait>,
     /// Replies that wait until every voter has what they say.
     pub(crate) thorough: Thorough,
     /// Questions of other cores that wait for locks to go.

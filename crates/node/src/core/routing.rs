@@ -161,7 +161,7 @@ impl Core {
                 self.group_answered(id, (group, part), places, Some(bytes), actions)
             }
             Purpose::Reservation => {}
-            Purpose::Holders { id } => self.holders_told(id, group, bytes, actions),
+            Purpose::CopyCount { id } => self.copies_counted(id, group, bytes, actions),
             Purpose::Lacking => self.lacking_told(group, bytes),
             Purpose::Place { id } => self.leader_is_at(id, group, bytes, actions),
             Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
@@ -186,16 +186,16 @@ impl Core {
                     (Some(locked), Some(_)) => Ok((locked, proof)),
                     _ => Err(self.no_quorum(group)),
                 };
-                self.drive(actions, |driver, posts| driver.locked(id, group, outcome, posts));
+                self.drive(actions, |coordinator, posts| coordinator.locked(id, group, outcome, posts));
             }
-            Purpose::Transaction { id, step: Step::Prepare } => self.drive(actions, |driver, posts| {
+            Purpose::Transaction { id, step: Step::Prepare } => self.drive(actions, |coordinator, posts| {
                 let (answer, place) = PrepareAnswer::take_with_place(bytes);
-                driver.note_place(id, group, place);
-                driver.prepared(id, group, (answer, proof), posts)
+                coordinator.note_place(id, group, place);
+                coordinator.prepared(id, group, (answer, proof), posts)
             }),
             Purpose::Transaction { step: Step::Renew, .. } => {}
             Purpose::Transaction { id, step: Step::Resolve } => {
-                self.drive(actions, |driver, _| driver.resolved(id, group));
+                self.drive(actions, |coordinator, _| coordinator.resolved(id, group));
             }
         }
     }
@@ -210,7 +210,7 @@ impl Core {
             self.give_up_request(group, purpose, text, request, actions);
         }
         let context = &self.context;
-        for progress in self.driver.give_up(now, OUTCOME_UNKNOWN, |group| context.no_answer(group, now)) {
+        for progress in self.coordinator.give_up(now, OUTCOME_UNKNOWN, |group| context.no_answer(group, now)) {
             self.progress(progress, actions);
         }
     }
@@ -242,13 +242,13 @@ impl Core {
                 self.tell_stale(session, ticket);
             }
             Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
-            Purpose::Holders { id } => self.holders_told(id, group, &[], actions),
+            Purpose::CopyCount { id } => self.copies_counted(id, group, &[], actions),
             Purpose::Lacking => self.lacking_told(group, &[]),
             Purpose::Place { id } => self.leader_is_at(id, group, &[], actions),
             Purpose::Parameters { id } => self.parameters_refused(id, &text, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
             Purpose::Transaction { id, step: Step::Lock } => {
-                self.drive(actions, |driver, posts| driver.locked(id, group, Err(text), posts));
+                self.drive(actions, |coordinator, posts| coordinator.locked(id, group, Err(text), posts));
             }
             // Whether it holds a part is found out by the group itself.
             Purpose::Reservation | Purpose::Transaction { .. } | Purpose::Move { .. } => {}
@@ -386,7 +386,7 @@ impl Core {
 
     /// True if an answer comes from a node that was asked.
     pub(super) fn is_from_asked(&mut self, from: NodeId, claim: Claim) -> bool {
-        if self.relay.has_asked(from, claim) || self.driver.defect == Some(Defect::BelievedAnswers) {
+        if self.relay.has_asked(from, claim) || self.coordinator.defect == Some(Defect::BelievedAnswers) {
             return true;
         }
         // What was asked in another life of this core is nobody's lie.

@@ -20,8 +20,8 @@ impl Core {
         }
         let settings = Arc::make_mut(&mut self.context.settings);
         settings.set("import-mode", "yes").expect("a parameter and one of its values");
-        self.driver.limits = settings.limits();
-        self.driver.tuning = settings.tuning();
+        self.coordinator.limits = settings.limits();
+        self.coordinator.tuning = settings.tuning();
         for group in self.groups.iter_mut().flatten() {
             group.set_import_mode(true);
         }
@@ -46,9 +46,9 @@ impl Core {
                 group.set_import_mode(settings.import_mode);
             }
         }
-        self.driver.noted = settings.notify.noted();
-        self.driver.limits = settings.limits();
-        self.driver.tuning = settings.tuning();
+        self.coordinator.noted = settings.notify.noted();
+        self.coordinator.limits = settings.limits();
+        self.coordinator.tuning = settings.tuning();
         self.context.timings.obey(&settings);
         if pairs.iter().any(|(name, _)| name == "requirepass") {
             self.require_password();

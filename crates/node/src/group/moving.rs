@@ -194,7 +194,7 @@ impl Group {
             | ReadWhat::Holds(..)
             | ReadWhat::Place(_)
             | ReadWhat::Ended(..)
-            | ReadWhat::Holders(_)
+            | ReadWhat::CopyCount(_)
             | ReadWhat::Obeys
             | ReadWhat::Cut(_) => None,
         };

@@ -139,9 +139,9 @@ impl Group {
                 let holds = self.holds_locks_by(*transaction, *grant);
                 return output.answer(&read.origin, Observed::of_state(), vec![u8::from(holds)]);
             }
-            ReadWhat::Holders(place) => {
+            ReadWhat::CopyCount(place) => {
                 self.spans = spans;
-                return self.tell_holders(*place, &read.origin, output);
+                return self.tell_copy_count(*place, &read.origin, output);
             }
             ReadWhat::Cut(transaction) => {
                 self.spans = spans;

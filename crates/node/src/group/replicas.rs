@@ -6,18 +6,18 @@ use stdx::leb128;
 
 use super::{Group, Held, Observed, Proof, Waiter};
 use crate::entry;
-use crate::letter::{HOLDERS_APPLIED, HOLDERS_LOGGED, Origin, Request, RequestBody};
+use crate::letter::{COPIES_APPLIED, COPIES_LOGGED, Origin, Request, RequestBody};
 use crate::output::Output;
 use crate::settings::Settings;
 use crate::transaction::PrepareAnswer;
 
 impl Group {
-    /// How many other nodes hold the log up to a place, or to one of [`HOLDERS_APPLIED`] and [`HOLDERS_LOGGED`], and
+    /// How many other nodes hold the log up to a place, or to one of [`COPIES_APPLIED`] and [`COPIES_LOGGED`], and
     /// which voters do not. An entry that is logged at the level `disk` is held by those that have it there.
-    pub(super) fn tell_holders(&self, place: u64, origin: &Origin, output: &mut Output<'_>) {
+    pub(super) fn tell_copy_count(&self, place: u64, origin: &Origin, output: &mut Output<'_>) {
         let place = match place {
-            HOLDERS_APPLIED => self.applied(),
-            HOLDERS_LOGGED => self.replica.last_index(),
+            COPIES_APPLIED => self.applied(),
+            COPIES_LOGGED => self.replica.last_index(),
             place => place,
         };
         let count = self.replica.progress().iter().filter(|other| other.matched >= place).count();

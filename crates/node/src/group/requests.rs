@@ -245,7 +245,7 @@ impl Group {
             | RequestBody::Cut { .. }
             | RequestBody::ReadCut { .. }
             | RequestBody::EndCut { .. }
-            | RequestBody::Holders(_)
+            | RequestBody::CopyCount(_)
             | RequestBody::Obey(_)
             | RequestBody::EndReservation
             | RequestBody::Admin(_) => unreachable!("taken by `take_from_gateway`"),
@@ -262,9 +262,9 @@ impl Group {
                 output.answer(&origin, Observed::of_state(), Vec::new());
             }
             RequestBody::Lock(lock) => self.lock(lock, origin, now.instant, now, output),
-            RequestBody::Holders(place) => {
+            RequestBody::CopyCount(place) => {
                 // One that does not know yet that another leads lacks what that one has acknowledged.
-                let what = ReadWhat::Holders(place);
+                let what = ReadWhat::CopyCount(place);
                 self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, output);
             }
             RequestBody::Obey(version) if output.context.parameters.version < version => {

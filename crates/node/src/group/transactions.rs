@@ -92,7 +92,7 @@ impl Group {
             | RequestBody::Cut { .. }
             | RequestBody::ReadCut { .. }
             | RequestBody::EndCut { .. }
-            | RequestBody::Holders(_)
+            | RequestBody::CopyCount(_)
             | RequestBody::Obey(_)
             | RequestBody::EndReservation
             | RequestBody::Admin(_) => {}

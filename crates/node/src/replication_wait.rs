@@ -13,7 +13,7 @@ use stdx::{Duration, Instant, leb128};
 
 use crate::core::Core;
 use crate::event::{Action, FollowersAnswer, FollowersForm, FollowersRequest, GroupId, SessionId};
-use crate::letter::{HOLDERS_APPLIED, HOLDERS_LOGGED, Request, RequestBody};
+use crate::letter::{COPIES_APPLIED, COPIES_LOGGED, Request, RequestBody};
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::session::OwnTicket;
@@ -27,7 +27,7 @@ const FOLLOWERS_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A session that waits for other nodes.
 #[derive(Debug)]
-pub(crate) struct HolderWait {
+pub(crate) struct ReplicationWait {
     session: SessionId,
     ticket: OwnTicket,
     form: FollowersForm,
@@ -40,7 +40,7 @@ pub(crate) struct HolderWait {
     again_at: Instant,
 }
 
-impl HolderWait {
+impl ReplicationWait {
     fn count(&self) -> u64 {
         self.groups.iter().map(|(_, count)| *count).min().unwrap_or(0)
     }
@@ -80,7 +80,7 @@ impl Core {
             // Redis would wait for the time-out first; what does not exist will not come meanwhile.
             return self.finish_holder_wait((session, ticket), form, FollowersAnswer::default());
         }
-        let wait = HolderWait {
+        let wait = ReplicationWait {
             session,
             ticket,
             form,
@@ -92,7 +92,7 @@ impl Core {
         };
         let id = self.questions.next_id;
         self.questions.next_id += 1;
-        self.questions.holder_waits.insert(id, wait);
+        self.questions.replication_waits.insert(id, wait);
         self.ask_for_holders(id);
     }
 
@@ -144,7 +144,7 @@ impl Core {
     }
 
     fn ask_for_holders(&mut self, id: u64) {
-        let Some(wait) = self.questions.holder_waits.get_mut(&id) else { return };
+        let Some(wait) = self.questions.replication_waits.get_mut(&id) else { return };
         let gone = |group: u32| self.context.slots.gone_at(GroupId(group));
         for (group, known) in (0..).zip(&mut wait.groups) {
             if let Some(end) = gone(group) {
@@ -155,21 +155,21 @@ impl Core {
         let living: Vec<bool> = (0..wait.groups.len() as u32).map(|group| gone(group).is_none()).collect();
         wait.outstanding = living.iter().filter(|lives| **lives).count();
         // What was accepted before is in the log, and may not have been applied.
-        let first = if wait.form == FollowersForm::Stream { HOLDERS_LOGGED } else { HOLDERS_APPLIED };
+        let first = if wait.form == FollowersForm::Stream { COPIES_LOGGED } else { COPIES_APPLIED };
         let place = |known: u64| if known == 0 { first } else { known };
         let places: Vec<u64> = wait.groups.iter().map(|(known, _)| place(*known)).collect();
         let groups = (0..).map(GroupId).zip(places).zip(living);
         for ((group, place), _) in groups.filter(|(_, lives)| *lives) {
             let origin = self.origin_of(SessionId { serial: 0, index: 0 });
-            let request = Request::new(origin, group, Protocol::Resp2, RequestBody::Holders(place));
-            self.relay.submit(request, Purpose::Holders { id }, Answerable::UNDER_WAY, self.now.instant);
+            let request = Request::new(origin, group, Protocol::Resp2, RequestBody::CopyCount(place));
+            self.relay.submit(request, Purpose::CopyCount { id }, Answerable::UNDER_WAY, self.now.instant);
         }
     }
 
     /// A leader has said who holds its log; `None` if it could not be asked.
-    pub(crate) fn holders_told(&mut self, id: u64, group: GroupId, mut bytes: &[u8], actions: &mut Vec<Action>) {
+    pub(crate) fn copies_counted(&mut self, id: u64, group: GroupId, mut bytes: &[u8], actions: &mut Vec<Action>) {
         let now = self.now.instant;
-        let Some(wait) = self.questions.holder_waits.get_mut(&id) else { return };
+        let Some(wait) = self.questions.replication_waits.get_mut(&id) else { return };
         if let (Some(place), Some(count)) = (leb128::take(&mut bytes), leb128::take(&mut bytes)) {
             wait.groups[group.0 as usize] = (place, count);
         }
@@ -183,11 +183,11 @@ impl Core {
         if !are_all_known || is_about_nodes && wait.count() < wait.wanted {
             return;
         }
-        let wait = self.questions.holder_waits.remove(&id).expect("just seen");
+        let wait = self.questions.replication_waits.remove(&id).expect("just seen");
         if is_about_nodes {
             return self.finish_holder_wait((wait.session, wait.ticket), wait.form, wait.answer());
         }
-        let HolderWait { session, ticket, wanted, until, form, groups, .. } = wait;
+        let ReplicationWait { session, ticket, wanted, until, form, groups, .. } = wait;
         let places = groups.into_iter().map(|(place, _)| place).collect();
         let core = self.context.core;
         let request = FollowersRequest { core, session, ticket, wanted, until, patience_ms: 0, places, form };
@@ -196,17 +196,17 @@ impl Core {
 
     /// Asks again where it is time, and answers those that have waited long enough.
     pub(crate) fn pass_time_for_holders(&mut self) {
-        if self.questions.holder_waits.is_empty() {
+        if self.questions.replication_waits.is_empty() {
             return;
         }
         let now = self.now.instant;
         let sessions = &self.sessions;
-        self.questions.holder_waits.retain(|_, wait| sessions.get(wait.session).is_some());
-        let ids: Vec<u64> = self.questions.holder_waits.keys().copied().collect();
+        self.questions.replication_waits.retain(|_, wait| sessions.get(wait.session).is_some());
+        let ids: Vec<u64> = self.questions.replication_waits.keys().copied().collect();
         for id in ids {
-            let wait = &self.questions.holder_waits[&id];
+            let wait = &self.questions.replication_waits[&id];
             if wait.until.is_some_and(|until| until <= now) {
-                let wait = self.questions.holder_waits.remove(&id).expect("just seen");
+                let wait = self.questions.replication_waits.remove(&id).expect("just seen");
                 let answer =
                     if wait.form == FollowersForm::Stream { FollowersAnswer::default() } else { wait.answer() };
                 self.finish_holder_wait((wait.session, wait.ticket), wait.form, answer);
@@ -218,8 +218,9 @@ impl Core {
 
     /// When there is something to do for those who wait.
     pub(crate) fn next_holder_wake(&self) -> Option<Instant> {
-        let ends = self.questions.holder_waits.values().filter_map(|wait| wait.until);
-        let again = self.questions.holder_waits.values().filter(|wait| wait.outstanding == 0).map(|wait| wait.again_at);
+        let ends = self.questions.replication_waits.values().filter_map(|wait| wait.until);
+        let again =
+            self.questions.replication_waits.values().filter(|wait| wait.outstanding == 0).map(|wait| wait.again_at);
         ends.chain(again).min()
     }
 }
