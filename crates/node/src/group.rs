@@ -264,7 +264,7 @@ enum Held {
 
 /// What a new leader has learnt of a transaction without a gateway.
 #[derive(Debug, Default)]
-struct Inquiry {
+struct OpenOutcome {
     prepared_by: Vec<u32>,
     asked: Option<Instant>,
     /// Enough is known, and the outcome is on its way through the log.
@@ -698,7 +698,7 @@ impl Group {
             self.look_after_transactions(now, output);
             self.look_after_gateways(now, output);
             self.look_after_endings(now, output);
-            if !self.leader.inquiries.is_empty() {
+            if !self.leader.open_outcomes.is_empty() {
                 self.ask_about_prepared(now, output);
             }
         } else if self.is_alone() && self.log.recovered_index > self.log.first_index {

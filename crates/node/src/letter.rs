@@ -259,7 +259,7 @@ pub enum Mail {
         is_function: Option<bool>,
     },
     /// A group that holds a prepared transaction without a gateway asks another participant.
-    Inquire {
+    OutcomeQuery {
         /// Which.
         transaction: TransactionId,
         /// The group that asks.
@@ -269,10 +269,10 @@ pub enum Mail {
         /// Who is asked.
         group: GroupId,
         /// What is asked.
-        question: InquiryKind,
+        question: OutcomeQueryKind,
     },
-    /// The answer to an inquiry.
-    Testimony {
+    /// The answer to an open_outcome.
+    ParticipantStatus {
         /// Which.
         transaction: TransactionId,
         /// Who had asked.
@@ -280,7 +280,7 @@ pub enum Mail {
         /// Who answers.
         from: GroupId,
         /// What it knows.
-        fate: Fate,
+        status: ParticipantStatus,
     },
     /// A session has read these keys of yours.
     Remember {
@@ -727,16 +727,16 @@ pub enum Resolution {
 
 /// What one participant of a transaction asks another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InquiryKind {
+pub enum OutcomeQueryKind {
     /// What becomes of it?
-    Fate,
+    ParticipantStatus,
     /// It was committed; have you ended it?
     Ended,
 }
 
 /// What a group knows of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum ParticipantStatus {
     /// It holds it prepared.
     Prepared,
     /// It made the changes.

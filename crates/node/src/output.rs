@@ -11,7 +11,7 @@ use crate::entry::put_words;
 use crate::event::{Action, CoreId, GroupId, Lane, Level, NodeId};
 use crate::group::{Committed, Observed, Proof};
 use crate::invalidation_barrier::Withheld;
-use crate::letter::{Fate, InquiryKind, Letter, Mail, Origin, Piece, PlainRequest, RequestBody};
+use crate::letter::{Letter, Mail, Origin, OutcomeQueryKind, ParticipantStatus, Piece, PlainRequest, RequestBody};
 use crate::limits;
 use crate::pubsub;
 use crate::relay::Step;
@@ -279,45 +279,51 @@ impl Output<'_> {
 
     /// Asks another participant, on the node that leads it, about a transaction without a gateway. What gets lost is
     /// asked again.
-    pub fn inquire(&mut self, transaction: TransactionId, from: GroupId, group: GroupId) {
-        self.ask_participant(transaction, from, group, InquiryKind::Fate);
+    pub fn query_outcome(&mut self, transaction: TransactionId, from: GroupId, group: GroupId) {
+        self.ask_participant(transaction, from, group, OutcomeQueryKind::ParticipantStatus);
     }
 
     /// Asks another participant of a transaction that was committed whether it has ended it, too. What gets lost is
     /// asked again.
     pub fn ask_whether_ended(&mut self, transaction: TransactionId, from: GroupId, group: GroupId) {
-        self.ask_participant(transaction, from, group, InquiryKind::Ended);
+        self.ask_participant(transaction, from, group, OutcomeQueryKind::Ended);
     }
 
-    fn ask_participant(&mut self, transaction: TransactionId, from: GroupId, group: GroupId, question: InquiryKind) {
+    fn ask_participant(
+        &mut self,
+        transaction: TransactionId,
+        from: GroupId,
+        group: GroupId,
+        question: OutcomeQueryKind,
+    ) {
         let own = self.context.node;
         // A group that has come into being may be known to this group's log before the roster tells of it here.
         let Some(route) = self.context.routes.get(group.0 as usize) else { return };
         match route.leader {
             Some(leader) if leader != own => {
-                let bytes = wire::encode_inquiry(transaction, from, group, question);
+                let bytes = wire::encode_outcome_query(transaction, from, group, question);
                 self.send(leader, group, Lane::Log, bytes);
             }
             _ => {
                 let core = self.core_of(group);
-                self.mail(core, Mail::Inquire { transaction, from, node: own, group, question });
+                self.mail(core, Mail::OutcomeQuery { transaction, from, node: own, group, question });
             }
         }
     }
 
     /// Tells a participant, whose leader on `node` has asked, what another one knows of a transaction.
-    pub(crate) fn testify(
+    pub(crate) fn tell_status(
         &mut self,
         transaction: TransactionId,
         (asker, node): (GroupId, NodeId),
         from: GroupId,
-        fate: Fate,
+        status: ParticipantStatus,
     ) {
         if node == self.context.node {
             let core = self.core_of(asker);
-            self.mail(core, Mail::Testimony { transaction, group: asker, from, fate });
+            self.mail(core, Mail::ParticipantStatus { transaction, group: asker, from, status });
         } else {
-            self.send(node, asker, Lane::Log, wire::encode_testimony(transaction, asker, from, fate));
+            self.send(node, asker, Lane::Log, wire::encode_participant_status(transaction, asker, from, status));
         }
     }
 

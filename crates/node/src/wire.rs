@@ -7,7 +7,7 @@
 //! REFUSED  boot group number
 //! ALIVE    boot group number
 //! INQUIRE  transaction  asking group  asked group  [1, if asked whether it has ended]
-//! TESTIFY  transaction  asking group  asked group  fate
+//! TESTIFY  transaction  asking group  asked group  status
 //! ASK      gateway  asking group
 //! LIFE     gateway  asking group  1 if it lives, 0 if another has taken its place
 //! PUBLISH  shard:u8 length channel  message
@@ -48,7 +48,8 @@ use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::{Declined, Proof};
 use crate::group_status::GroupStatus;
 use crate::letter::{
-    Claim, Fate, InquiryKind, Lock, Locked, Mail, Origin, Request, RequestBody, Resolution, ScriptRequest,
+    Claim, Lock, Locked, Mail, Origin, OutcomeQueryKind, ParticipantStatus, Request, RequestBody, Resolution,
+    ScriptRequest,
 };
 use crate::locks::Grant;
 use crate::nearby::Place;
@@ -134,7 +135,7 @@ pub enum Wire<'a> {
     /// A request has come again and will be answered.
     Alive(Claim),
     /// What do you know of this transaction?
-    Inquire {
+    OutcomeQuery {
         /// Which.
         transaction: TransactionId,
         /// The group that asks.
@@ -142,10 +143,10 @@ pub enum Wire<'a> {
         /// The group that is asked.
         group: GroupId,
         /// What is asked.
-        question: InquiryKind,
+        question: OutcomeQueryKind,
     },
     /// This.
-    Testify {
+    ParticipantStatus {
         /// Which.
         transaction: TransactionId,
         /// Who had asked.
@@ -153,7 +154,7 @@ pub enum Wire<'a> {
         /// Who answers.
         from: GroupId,
         /// What it knows.
-        fate: Fate,
+        status: ParticipantStatus,
     },
     /// Does this gateway, which holds or wants locks, live?
     Ask {
@@ -529,28 +530,38 @@ pub fn encode_to_gateway(mail: &Mail) -> Option<Vec<u8>> {
 }
 
 /// A question about a transaction without a gateway.
-pub fn encode_inquiry(transaction: TransactionId, from: GroupId, group: GroupId, question: InquiryKind) -> Vec<u8> {
+pub fn encode_outcome_query(
+    transaction: TransactionId,
+    from: GroupId,
+    group: GroupId,
+    question: OutcomeQueryKind,
+) -> Vec<u8> {
     let mut out = vec![INQUIRE];
     transaction.put(&mut out);
     leb128::put(&mut out, u64::from(from.0));
     leb128::put(&mut out, u64::from(group.0));
-    if question == InquiryKind::Ended {
+    if question == OutcomeQueryKind::Ended {
         out.push(ENDED);
     }
     out
 }
 
 /// The answer to it.
-pub fn encode_testimony(transaction: TransactionId, group: GroupId, from: GroupId, fate: Fate) -> Vec<u8> {
+pub fn encode_participant_status(
+    transaction: TransactionId,
+    group: GroupId,
+    from: GroupId,
+    status: ParticipantStatus,
+) -> Vec<u8> {
     let mut out = vec![TESTIFY];
     transaction.put(&mut out);
     leb128::put(&mut out, u64::from(group.0));
     leb128::put(&mut out, u64::from(from.0));
-    out.push(match fate {
-        Fate::Prepared => 0,
-        Fate::Committed => 1,
-        Fate::Refused => 2,
-        Fate::Ended => 3,
+    out.push(match status {
+        ParticipantStatus::Prepared => 0,
+        ParticipantStatus::Committed => 1,
+        ParticipantStatus::Refused => 2,
+        ParticipantStatus::Ended => 3,
     });
     out
 }
@@ -750,23 +761,23 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             let transaction = take_transaction(&mut rest)?;
             let (from, group) = (take_group(&mut rest)?, take_group(&mut rest)?);
             let question = match rest {
-                [] => InquiryKind::Fate,
-                [ENDED] => InquiryKind::Ended,
+                [] => OutcomeQueryKind::ParticipantStatus,
+                [ENDED] => OutcomeQueryKind::Ended,
                 _ => return None,
             };
-            Some(Wire::Inquire { transaction, from, group, question })
+            Some(Wire::OutcomeQuery { transaction, from, group, question })
         }
         TESTIFY => {
             let transaction = take_transaction(&mut rest)?;
             let (group, from) = (take_group(&mut rest)?, take_group(&mut rest)?);
-            let fate = match take_byte(&mut rest)? {
-                0 => Fate::Prepared,
-                1 => Fate::Committed,
-                2 => Fate::Refused,
-                3 => Fate::Ended,
+            let status = match take_byte(&mut rest)? {
+                0 => ParticipantStatus::Prepared,
+                1 => ParticipantStatus::Committed,
+                2 => ParticipantStatus::Refused,
+                3 => ParticipantStatus::Ended,
                 _ => return None,
             };
-            Some(Wire::Testify { transaction, group, from, fate })
+            Some(Wire::ParticipantStatus { transaction, group, from, status })
         }
         ASK => Some(Wire::Ask { gateway: take_gateway(&mut rest)?, group: take_group(&mut rest)? }),
         LIFE => {

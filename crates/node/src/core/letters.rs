@@ -162,12 +162,12 @@ impl Core {
             Mail::Checkpoint(stage) => self.hearing.note_checkpoint(from, stage),
             Mail::Line(note) => self.take_line(note, actions),
             Mail::Wake { session, ticket, group } => self.woken(session, ticket, group, actions),
-            Mail::Inquire { transaction, from: asker, node, group, question } => {
-                self.testify(transaction, (asker, node), group, question, actions);
+            Mail::OutcomeQuery { transaction, from: asker, node, group, question } => {
+                self.tell_status(transaction, (asker, node), group, question, actions);
             }
-            Mail::Testimony { transaction, group, from, fate } => {
+            Mail::ParticipantStatus { transaction, group, from, status } => {
                 if let Some(group) = self.group_mut(group) {
-                    group.hear(transaction, from, fate);
+                    group.hear(transaction, from, status);
                 }
             }
             Mail::Remember { session, keys } => {
@@ -311,15 +311,15 @@ impl Core {
                     self.relay.alive(claim, now.instant);
                 }
             }
-            Some(Wire::Inquire { transaction, from: asker, group, question }) => {
-                self.testify(transaction, (asker, from), group, question, actions);
+            Some(Wire::OutcomeQuery { transaction, from: asker, group, question }) => {
+                self.tell_status(transaction, (asker, from), group, question, actions);
             }
-            Some(Wire::Testify { transaction, group, from, fate }) => {
+            Some(Wire::ParticipantStatus { transaction, group, from, status }) => {
                 // A group speaks through its leader.
                 let is_leader =
                     self.context.routes.get(from.0 as usize).is_some_and(|route| route.leader == Some(node));
                 if let Some(group) = self.group_mut(group).filter(|_| is_leader) {
-                    group.hear(transaction, from, fate);
+                    group.hear(transaction, from, status);
                 }
             }
             Some(Wire::Ask { gateway, group }) => {

@@ -6,7 +6,8 @@ use crate::entry::Durability;
 use crate::event::{Action, CoreId, GroupId, Lane, NodeId, SessionId};
 use crate::group::{LOADING, OUTCOME_UNKNOWN, Proof, Standing};
 use crate::letter::{
-    Claim, DeclinedScript, Fate, InquiryKind, Locked, Mail, Origin, PlainRequest, Request, RequestBody,
+    Claim, DeclinedScript, Locked, Mail, Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, Request,
+    RequestBody,
 };
 use crate::nearby::{NearRead, Place};
 use crate::relay::{Expired, Purpose, Route, Step};
@@ -256,32 +257,32 @@ impl Core {
     }
 
     /// Tells what a group of this core knows of a transaction to the group that asks, on its node.
-    pub(super) fn testify(
+    pub(super) fn tell_status(
         &mut self,
         transaction: TransactionId,
         (asker, node): (GroupId, NodeId),
         group: GroupId,
-        question: InquiryKind,
+        question: OutcomeQueryKind,
         actions: &mut Vec<Action>,
     ) {
         let now = self.now;
         if self.context.roster.is_gone(group) {
             // It has forgotten nothing that somebody has not ended, and prepares nothing any more.
-            let fate = match question {
-                InquiryKind::Fate => Fate::Refused,
-                InquiryKind::Ended => Fate::Ended,
+            let status = match question {
+                OutcomeQueryKind::ParticipantStatus => ParticipantStatus::Refused,
+                OutcomeQueryKind::Ended => ParticipantStatus::Ended,
             };
             let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
-            return output.testify(transaction, (asker, node), group, fate);
+            return output.tell_status(transaction, (asker, node), group, status);
         }
         self.with_group(group, actions, |asked, output| match question {
             _ if asked.standing() != Standing::Serving => {}
-            InquiryKind::Fate => {
-                if let Some(fate) = asked.testify(transaction) {
-                    output.testify(transaction, (asker, node), group, fate);
+            OutcomeQueryKind::ParticipantStatus => {
+                if let Some(status) = asked.tell_status(transaction) {
+                    output.tell_status(transaction, (asker, node), group, status);
                 }
             }
-            InquiryKind::Ended => asked.asked_for_ending(transaction, (asker, node), now, output),
+            OutcomeQueryKind::Ended => asked.asked_for_ending(transaction, (asker, node), now, output),
         });
     }
 

@@ -318,7 +318,7 @@ impl Group {
                 }
             }
             What::Resolved { transaction, moved } => {
-                self.leader.inquiries.remove(&transaction);
+                self.leader.open_outcomes.remove(&transaction);
                 self.prepared_since.remove(&transaction);
                 self.note_moved(moved);
                 if self.is_serving {

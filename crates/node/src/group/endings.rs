@@ -18,7 +18,7 @@ use stdx::Instant;
 use super::{Group, ReadWhat, Waiter};
 use crate::defect::Defect;
 use crate::event::{GroupId, NodeId, Now, Room};
-use crate::letter::Fate;
+use crate::letter::ParticipantStatus;
 use crate::limits;
 use crate::output::Output;
 use crate::transaction::TransactionId;
@@ -134,7 +134,7 @@ impl Group {
     /// if there is nothing prepared, it has ended.
     pub(super) fn tell_ending(&self, transaction: TransactionId, asker: (GroupId, NodeId), output: &mut Output<'_>) {
         if !self.state.prepared().contains_key(&transaction) {
-            output.testify(transaction, asker, self.id, Fate::Ended);
+            output.tell_status(transaction, asker, self.id, ParticipantStatus::Ended);
         }
     }
 

@@ -11,7 +11,8 @@ use stdx::Instant;
 
 use super::pace::Pace;
 use super::{
-    DeferredRead, Held, Inquiry, ReadRound, Waiter, endings, gateways, merge, moving, relief, reservations, transfer,
+    DeferredRead, Held, OpenOutcome, ReadRound, Waiter, endings, gateways, merge, moving, relief, reservations,
+    transfer,
 };
 use crate::blocking::Lines;
 use crate::entry::Builder;
@@ -51,7 +52,7 @@ pub(crate) struct Leader {
     /// Sessions that have a request among them, by node and serial: what they send later waits behind it.
     pub(super) held_sessions: BTreeSet<(u64, u64)>,
     /// What is asked about transactions that were prepared and have no gateway.
-    pub(super) inquiries: BTreeMap<TransactionId, Inquiry>,
+    pub(super) open_outcomes: BTreeMap<TransactionId, OpenOutcome>,
     /// Transactions that have ended here and about which others may still ask.
     pub(super) endings: endings::Endings,
     /// Clients that wait for data.
@@ -117,7 +118,7 @@ impl Leader {
             gateways: gateways::Gateways::default(),
             held: VecDeque::new(),
             held_sessions: BTreeSet::new(),
-            inquiries: BTreeMap::new(),
+            open_outcomes: BTreeMap::new(),
             endings: endings::Endings::default(),
             lines: Lines::default(),
             streams: BTreeMap::new(),

@@ -12,7 +12,7 @@ use super::{Group, Held, Waiter};
 use crate::defect::Defect;
 use crate::entry::{self, Effect, Watch};
 use crate::event::{GroupId, Now};
-use crate::letter::{Fate, Lock, Locked, Origin, Request, RequestBody, Resolution};
+use crate::letter::{Lock, Locked, Origin, ParticipantStatus, Request, RequestBody, Resolution};
 use crate::locks::Grant;
 use crate::output::Output;
 use crate::transaction::{PrepareAnswer, TransactionId};
@@ -465,23 +465,23 @@ impl Group {
             // A group with a smaller part is asked later to prepare it.
             let more = || limits::patience_for(entry::effects_bytes(prepared.effects()));
             if waited >= limits::PREPARED_PATIENCE && waited >= limits::PREPARED_PATIENCE + more() {
-                self.leader.inquiries.entry(*transaction).or_default();
+                self.leader.open_outcomes.entry(*transaction).or_default();
             }
         }
     }
 
     /// Tells what this group knows of a transaction. If it knows nothing it must promise never to prepare it, which
     /// takes an entry: then there is no answer yet, and the asker asks again.
-    pub fn testify(&mut self, transaction: TransactionId) -> Option<Fate> {
+    pub fn tell_status(&mut self, transaction: TransactionId) -> Option<ParticipantStatus> {
         if self.state.prepared().contains_key(&transaction) {
-            return Some(Fate::Prepared);
+            return Some(ParticipantStatus::Prepared);
         }
         match self.state.outcome(transaction) {
-            Some(true) => Some(Fate::Committed),
-            Some(false) => Some(Fate::Refused),
+            Some(true) => Some(ParticipantStatus::Committed),
+            Some(false) => Some(ParticipantStatus::Refused),
             None if self.leader.ending.is_logged => None,
             // It has prepared none that it has not ended, and prepares none any more.
-            None if self.state.ended().is_some() => Some(Fate::Refused),
+            None if self.state.ended().is_some() => Some(ParticipantStatus::Refused),
             None if self.is_arriving(transaction) => None,
             None => {
                 self.leader.builder.refuse(transaction);
@@ -492,33 +492,35 @@ impl Group {
     }
 
     /// Takes another participant's word on a transaction that this group holds without a gateway.
-    pub fn hear(&mut self, transaction: TransactionId, from: GroupId, fate: Fate) {
-        if fate == Fate::Ended {
+    pub fn hear(&mut self, transaction: TransactionId, from: GroupId, status: ParticipantStatus) {
+        if status == ParticipantStatus::Ended {
             return self.note_ending(transaction, from);
         }
         let Some(prepared) = self.state.prepared().get(&transaction) else { return };
-        let Some(inquiry) = self.leader.inquiries.get_mut(&transaction).filter(|inquiry| !inquiry.is_decided) else {
+        let Some(open_outcome) =
+            self.leader.open_outcomes.get_mut(&transaction).filter(|open_outcome| !open_outcome.is_decided)
+        else {
             return;
         };
-        let commit = match fate {
-            Fate::Committed => true,
-            Fate::Refused => false,
-            Fate::Ended => return,
-            Fate::Prepared => {
-                if !inquiry.prepared_by.contains(&from.0) {
-                    inquiry.prepared_by.push(from.0);
+        let commit = match status {
+            ParticipantStatus::Committed => true,
+            ParticipantStatus::Refused => false,
+            ParticipantStatus::Ended => return,
+            ParticipantStatus::Prepared => {
+                if !open_outcome.prepared_by.contains(&from.0) {
+                    open_outcome.prepared_by.push(from.0);
                 }
                 let all = prepared
                     .participants()
                     .iter()
-                    .all(|participant| *participant == self.id.0 || inquiry.prepared_by.contains(participant));
+                    .all(|participant| *participant == self.id.0 || open_outcome.prepared_by.contains(participant));
                 if !all {
                     return;
                 }
                 true
             }
         };
-        inquiry.is_decided = true;
+        open_outcome.is_decided = true;
         self.log_end(transaction, commit, 0);
         self.leader.waiters.push(Waiter::Silent);
     }
@@ -548,20 +550,22 @@ impl Group {
             let slots = prepared.effects().iter().filter_map(Effect::slot);
             let free: Vec<_> = slots.filter(|slot| !self.leader.locks.is_slot_held(*slot)).collect();
             self.leader.locks.take_slots(*transaction, free.into_iter());
-            self.leader.inquiries.entry(*transaction).or_default();
+            self.leader.open_outcomes.entry(*transaction).or_default();
         }
     }
 
     pub(super) fn ask_about_prepared(&mut self, now: Now, output: &mut Output<'_>) {
-        for (transaction, inquiry) in self.leader.inquiries.iter_mut().filter(|(_, inquiry)| !inquiry.is_decided) {
-            let due = inquiry.asked.is_none_or(|asked| now.instant.since(asked) >= limits::INQUIRY_INTERVAL);
+        for (transaction, open_outcome) in
+            self.leader.open_outcomes.iter_mut().filter(|(_, open_outcome)| !open_outcome.is_decided)
+        {
+            let due = open_outcome.asked.is_none_or(|asked| now.instant.since(asked) >= limits::INQUIRY_INTERVAL);
             if !due {
                 continue;
             }
-            inquiry.asked = Some(now.instant);
+            open_outcome.asked = Some(now.instant);
             for participant in self.state.prepared()[transaction].participants() {
                 if *participant != self.id.0 {
-                    output.inquire(*transaction, self.id, GroupId(*participant));
+                    output.query_outcome(*transaction, self.id, GroupId(*participant));
                 }
             }
         }
