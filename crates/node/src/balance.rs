@@ -2,7 +2,7 @@
 //! that stays holds its share, and has work for its cores.
 //!
 //! A pure function of the roster and of what leaders say of their groups. Nothing is remembered between two steps: the
-//! roster says what is wanted, the group_statuses say how far it has come, and what is under way counts as done. So a new
+//! roster says what is wanted, the statuses say how far it has come, and what is under way counts as done. So a new
 //! leader of the metadata group goes on where the last one stopped, and an operator can ask beforehand what would come.
 //!
 //! ```text
@@ -330,7 +330,7 @@ impl View<'_> {
     }
 }
 
-/// What a core knows: group_statuses are kept by the first.
+/// What a core knows: statuses are kept by the first.
 pub(crate) fn view_of<'a>(context: &Context, roster: &'a Roster, now: Instant) -> View<'a> {
     let is_fresh = |heard: Instant| now.since(heard) < limits::BULLETIN_STALE;
     let told = context.group_statuses.iter().filter(|(_, heard)| is_fresh(*heard)).map(|(told, _)| told);

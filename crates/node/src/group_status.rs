@@ -211,7 +211,7 @@ fn take_slot(rest: &mut &[u8]) -> Option<Slot> {
     u16::try_from(leb128::take(rest)?).ok().filter(|slot| usize::from(*slot) < SLOT_COUNT).map(Slot)
 }
 
-/// The latest group_status of each group, and when it came.
+/// The latest status of each group, and when it came.
 #[derive(Clone, Debug, Default)]
 pub struct GroupStatuses {
     latest: BTreeMap<GroupId, (GroupStatus, Instant)>,
@@ -220,7 +220,7 @@ pub struct GroupStatuses {
 }
 
 impl GroupStatuses {
-    /// Keeps a group_status, unless a later leader has been heard. One that says nothing more does not count: anyone who
+    /// Keeps a status, unless a later leader has been heard. One that says nothing more does not count: anyone who
     /// says an absurd term must not be the last to be heard.
     pub fn hear(&mut self, group_status: GroupStatus, now: Instant) {
         let known = self.latest.get(&group_status.group);

@@ -271,7 +271,7 @@ pub enum Mail {
         /// What is asked.
         question: OutcomeQueryKind,
     },
-    /// The answer to an open_outcome.
+    /// The answer to an outcome query.
     ParticipantStatus {
         /// Which.
         transaction: TransactionId,

@@ -6,7 +6,7 @@
 //!     │────────── roster ──────────▶│ gives all slots away, as in any move
 //!     │                             │ has nothing prepared, and nothing that anybody may ask about
 //!     │                             │ logs: the end
-//!     │◀──── group_status: ended ───────│
+//!     │◀──── status: ended ───────│
 //!     │ logs: it has gone           │ answers those who have asked it before
 //!     │────────── roster ─────────────────────────────────────────────▶│ asks it for nothing any more
 //!     │                             │                                  │ gives up its replica after a while

@@ -6,9 +6,9 @@
 //!
 //! A vacant replica holds nothing, votes for nobody (but see [`Group::step`]) and answers nobody. It keeps the term and
 //! the vote that it has given, so that it votes but once in a term whatever it is to the group later. Where the group
-//! is led it knows from the group_statuses of leaders, so that gateways of this node find it.
+//! is led it knows from the statuses of leaders, so that gateways of this node find it.
 //!
-//! That a member has been let go is told by the leader's group_status, or by the member's own log. An old group_status is not
+//! That a member has been let go is told by the leader's status, or by the member's own log. An old status is not
 //! believed: of one that knows less than this replica has applied nothing follows. Nor is any where this replica has
 //! become one of two voters by entries of the log, and so nothing can have been decided without it, nor while another
 //! leader has been heard of late. A second member must say the same, if by the roster there is one, or is to be one,
@@ -38,7 +38,7 @@ use crate::wire;
 pub(super) struct Vacancy {
     /// When each node was last heard that has led this replica, and when this one led last.
     heard: BTreeMap<u64, Instant>,
-    /// When the first group_status came.
+    /// When the first status came.
     told_since: Option<Instant>,
     /// The node that has told that it leads: its term, and when that was heard last.
     told: Option<(NodeId, u64, Instant)>,
