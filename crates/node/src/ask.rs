@@ -302,7 +302,7 @@ impl Core {
         self.questions.pending.insert(id, pending);
         for group in asked {
             let request = Request::new(origin, group, Protocol::Resp2, RequestBody::CopyCount(COPIES_APPLIED));
-            self.relay.submit(request, Purpose::Place { id }, Answerable::UNDER_WAY, self.now.instant);
+            self.relay.submit(request, Purpose::AppliedPosition { id }, Answerable::UNDER_WAY, self.now.instant);
         }
     }
 

@@ -36,13 +36,13 @@ use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
 use crate::limits::{self, Slicing};
 use crate::moments::Moments;
 use crate::monitor::Monitors;
-use crate::nearby::{Place, Reading};
 use crate::neighbours::{Hearing, Neighbours};
 use crate::output::{Outbox, Output};
 use crate::parameters::Parameters;
 use crate::pubsub::Pubsub;
 use crate::quorum::{Answerable, Leaderless};
 use crate::relay::{Purpose, Relay, Route, Step};
+use crate::replica_reads::{AppliedPosition, Reading};
 use crate::roster::{Member, Roster};
 use crate::router;
 use crate::scripts::Cache;
@@ -105,7 +105,7 @@ pub struct Core {
     /// Answers to changes that caches of this node have yet to be told of.
     pub(crate) withheld: BTreeMap<Claim, Parked>,
     /// How far groups were when they last answered somebody of this core.
-    pub(crate) heard_places: Vec<Place>,
+    pub(crate) heard_positions: Vec<AppliedPosition>,
     pub(crate) prng: Prng,
     pub(crate) now: Now,
     pub(crate) runner: Runner,
@@ -170,7 +170,7 @@ pub struct Context {
     /// Where each group is led.
     pub routes: Vec<Route>,
     /// How far the groups of this core have been applied here.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<AppliedPosition>,
     /// The latest moment of an entry that this core knows of, in whatever group.
     pub(crate) moments: Moments,
     /// What the host reports of itself.
@@ -250,7 +250,7 @@ impl Context {
             is_expelled: false,
             is_stopping: false,
             routes: vec![Route::default(); group_count as usize],
-            places: vec![Place::default(); group_count as usize],
+            places: vec![AppliedPosition::default(); group_count as usize],
             moments: Moments::default(),
             host: HostFacts {
                 report: HostReport::default(),
@@ -293,9 +293,9 @@ impl Context {
     }
 
     /// How far a group of this core is at this moment.
-    pub(crate) fn place_of(&self, group: GroupId) -> Place {
+    pub(crate) fn place_of(&self, group: GroupId) -> AppliedPosition {
         let applied = self.places[group.0 as usize];
-        Place { unix: applied.unix.max(self.timings.unix), ..applied }
+        AppliedPosition { unix: applied.unix.max(self.timings.unix), ..applied }
     }
 
     /// There is an entry of this moment, of a group of this core.
@@ -405,7 +405,7 @@ impl Core {
             relay,
             stale: BTreeMap::new(),
             withheld: BTreeMap::new(),
-            heard_places: vec![Place::default(); group_count as usize],
+            heard_positions: vec![AppliedPosition::default(); group_count as usize],
             prng,
             now: Now::default(),
             runner: Runner::default(),
@@ -541,8 +541,8 @@ impl Core {
     }
 
     /// Reads answered by replicas of this core that do not lead.
-    pub fn near_read_count(&self) -> u64 {
-        self.context.statistics.near_read_count
+    pub fn replica_read_count(&self) -> u64 {
+        self.context.statistics.replica_read_count
     }
 
     /// For the simulator's canaries.

@@ -1,7 +1,7 @@
 //! From bytes to requests, and from requests to where they are carried out.
 
 mod check;
-mod near;
+mod replica_reads;
 
 use std::sync::Arc;
 
@@ -261,15 +261,15 @@ impl Core {
         }
         let database = session.database;
         let is_named = session.request_id.is_some();
-        let mut near = None;
+        let mut with_replica = None;
         if session.options.reading.is_some() {
-            near = self.near_group(id, known, args);
-            if near.is_none() && !self.leave_replica(id, known) {
+            with_replica = self.replica_group(id, known, args);
+            if with_replica.is_none() && !self.leave_replica(id, known) {
                 return Next::Postponed(Hold::Answers);
             }
         }
-        let next = match (known, near) {
-            (Known::Data(command), Some(group)) => self.read_nearby(id, group, command, args),
+        let next = match (known, with_replica) {
+            (Known::Data(command), Some(group)) => self.read_at_replica(id, group, command, args),
             _ if is_named => self.dispatch_named(id, known, args, actions),
             (Known::Data(command), None) => self.dispatch_data(id, command, args, actions),
             (Known::Control(command), _) => self.dispatch_control(id, command, args, actions),

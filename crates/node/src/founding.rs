@@ -31,8 +31,8 @@ use stdx::log::{Entry, EntryKind, HardState, Membership};
 
 use crate::core::Core;
 use crate::event::{Action, GroupId, GroupSeed, Persist};
-use crate::nearby::Place;
 use crate::relay::Route;
+use crate::replica_reads::AppliedPosition;
 use crate::router;
 use crate::splitting::NewGroup;
 
@@ -78,8 +78,8 @@ impl Core {
         context.group_count = group_count;
         let count = group_count as usize;
         context.routes.resize(count, Route::default());
-        context.places.resize(count, Place::default());
-        self.heard_places.resize(count, Place::default());
+        context.places.resize(count, AppliedPosition::default());
+        self.heard_positions.resize(count, AppliedPosition::default());
         self.relay.grow(group_count);
         let (core, core_count) = (usize::from(context.core.0), usize::from(context.core_count));
         self.groups.resize_with(count.saturating_sub(core).div_ceil(core_count), || None);

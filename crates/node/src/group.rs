@@ -24,13 +24,13 @@ mod live;
 mod members;
 mod merge;
 mod moving;
-mod nearby;
 mod news;
 mod pace;
 mod parts;
 mod proof;
 mod reads;
 mod relief;
+mod replica_reads;
 mod replicas;
 mod requests;
 mod reservations;
@@ -135,7 +135,7 @@ pub struct Group {
     awaited: BTreeSet<(GatewayId, u64)>,
 
     /// Reads of clients of this node while another one leads.
-    nearby: nearby::Nearby,
+    replica_reads: replica_reads::ReplicaReads,
     /// What is known where the group does not live on this node.
     vacancy: vacancy::Vacancy,
     splits: split::Splits,
@@ -220,7 +220,7 @@ enum ReadWhat {
     /// Whether a transaction still holds what it was granted.
     Holds(TransactionId, Grant),
     /// How far the group is; for a replica, which has given its question this number.
-    Place(u64),
+    AppliedPosition(u64),
     /// How many other nodes hold the log up to this place.
     CopyCount(u64),
     /// Whether a transaction, which another group has committed, has ended here; for that group.
@@ -412,7 +412,7 @@ impl Group {
             },
             script: ScriptRoom { last: now.instant, words: Vec::new(), reply: Vec::new() },
             awaited: BTreeSet::new(),
-            nearby: nearby::Nearby::new(prng.draw() >> 8),
+            replica_reads: replica_reads::ReplicaReads::new(prng.draw() >> 8),
             vacancy: vacancy::Vacancy::default(),
             splits: split::Splits::new(born, unkept, was_given_up),
             checkpointing: Checkpointing::default(),
@@ -660,7 +660,7 @@ impl Group {
         if asked || proposed {
             more |= self.pump(now, output);
         }
-        self.answer_near_reads(now, output);
+        self.answer_replica_reads(now, output);
         self.take_sounding(now, output);
         more
     }

@@ -18,11 +18,11 @@ use crate::group::{Committed, Declined, Proof};
 use crate::group_status::GroupStatus;
 use crate::libraries::Libraries;
 use crate::locks::Grant;
-use crate::nearby::{NearRead, Place};
 use crate::neighbours::Neighbours;
 use crate::parameters::Parameters;
 use crate::pubsub::Message;
 use crate::relay::{Route, Step};
+use crate::replica_reads::{AppliedPosition, ReplicaRead};
 use crate::roster::Roster;
 use crate::scripts::Invocation;
 use crate::slots::Moved;
@@ -161,7 +161,7 @@ pub enum Mail {
         /// Which.
         claim: Claim,
         /// How far the group was.
-        place: Place,
+        place: AppliedPosition,
         /// What it has taken.
         toll: Toll,
         /// By what right it is given.
@@ -187,9 +187,9 @@ pub enum Mail {
         route: Route,
     },
     /// Answer this read of a client of mine, if your replica is not too old.
-    ReadNearby(NearRead),
+    ReadAtReplica(ReplicaRead),
     /// It is too old, or not as far as the client has seen: ask the leader.
-    NotNearby(NearRead),
+    NotNearby(ReplicaRead),
     /// Run this script now, which has waited for locked keys on this core.
     Retry(Request),
     /// A script of your client cannot run on the keys of a group of mine: make a transaction of it. What the client

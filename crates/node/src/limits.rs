@@ -168,7 +168,7 @@ pub const DECLINED_MAX: usize = 256;
 
 /// A session has heard of a clock so much later than the replica's leader tells: the replica declines instead of
 /// reading at a time at which keys have expired that live, in milliseconds.
-pub const NEAR_CLOCK_LEAP_MAX_MS: i64 = 1_000;
+pub const REPLICA_CLOCK_LEAP_MAX_MS: i64 = 1_000;
 
 /// How far a moment that is heard may be ahead of the own wall clock to be followed, in milliseconds. Clocks that are
 /// looked after agree to well below a second; a minute leaves room for one that is being put right.

@@ -16,7 +16,7 @@ use crate::dispatch::lookup;
 use crate::entry::Reader;
 use crate::event::{GroupId, NodeId, SessionId};
 use crate::limits;
-use crate::nearby;
+use crate::replica_reads;
 
 /// Somebody has asked whether a group can answer. Nothing is asked of a group without this, or without saying that it
 /// is [under way](Self::UNDER_WAY).
@@ -210,8 +210,8 @@ impl Core {
     pub(crate) fn no_quorum_to_read(&self, session: SessionId, group: GroupId, known: Known, args: Args<'_>) -> String {
         let reading = self.sessions.get(session).and_then(|session| session.options.reading.as_ref());
         match reading {
-            Some(reading) if self.group_near(session, known, args).is_some() => {
-                nearby::too_old(self.context.allowed(reading))
+            Some(reading) if self.group_with_replica(session, known, args).is_some() => {
+                replica_reads::too_old(self.context.allowed(reading))
             }
             _ => self.no_quorum(group),
         }

@@ -63,7 +63,7 @@ pub enum Purpose {
         ticket: u64,
     },
     /// It says how far the leader is, and how many others are.
-    Place {
+    AppliedPosition {
         /// The question that waits for this node to be there, too.
         id: u64,
     },

@@ -259,7 +259,7 @@ impl Session {
                 wanting: VecDeque::new(),
                 head: 0,
                 behind_changes: 0,
-                behind_near: 0,
+                behind_replica_reads: 0,
                 behind_far: 0,
                 next: 0,
                 reads: Vec::new(),
@@ -496,7 +496,7 @@ impl Session {
     /// The same for a read that the replica on this node should answer.
     pub(crate) fn take_ticket_to_read_nearby(&mut self) -> u64 {
         let ticket = self.take_any_ticket();
-        self.owed.behind_near = self.owed.next;
+        self.owed.behind_replica_reads = self.owed.next;
         ticket
     }
 
@@ -511,8 +511,8 @@ impl Session {
 
     /// True if reads of the replica on this node have no answer yet.
     #[inline]
-    pub(crate) fn awaits_near(&self) -> bool {
-        self.owed.behind_near > self.owed.head
+    pub(crate) fn awaits_replica_read(&self) -> bool {
+        self.owed.behind_replica_reads > self.owed.head
     }
 
     /// True if something else has none.

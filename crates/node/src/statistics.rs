@@ -30,7 +30,7 @@ pub struct Statistics {
     /// Changes refused, or not confirmed, because not every voter had what was asked for (CLIENT DURABILITY ALL).
     pub not_thorough_count: u64,
     /// Reads answered by a replica that does not lead (READONLY).
-    pub near_read_count: u64,
+    pub replica_read_count: u64,
     /// Times that something was read from a client, and written to one.
     pub read_count: u64,
     /// See above.

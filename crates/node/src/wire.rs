@@ -52,9 +52,9 @@ use crate::letter::{
     ScriptRequest,
 };
 use crate::locks::Grant;
-use crate::nearby::Place;
 use crate::neighbours::Vitals;
 use crate::pubsub;
+use crate::replica_reads::AppliedPosition;
 use crate::request_ids;
 use crate::roster::{Member, is_zone};
 use crate::scripts::{Code, Invocation};
@@ -129,7 +129,7 @@ pub enum Wire<'a> {
     /// A client's request, sent on by its gateway.
     Request(Request),
     /// The answer to a request of this gateway.
-    Answer(Claim, Place, Toll, Proof, &'a [u8]),
+    Answer(Claim, AppliedPosition, Toll, Proof, &'a [u8]),
     /// A node does not serve the group, or misses a request.
     Refused(Claim),
     /// A request has come again and will be answered.
@@ -204,13 +204,13 @@ pub enum Wire<'a> {
         number: u64,
     },
     /// So far.
-    Place {
+    AppliedPosition {
         /// Which.
         group: GroupId,
         /// Number of the question.
         number: u64,
         /// The answer.
-        place: Place,
+        place: AppliedPosition,
     },
     /// A leader tells how its group is.
     GroupStatus(GroupStatus),
@@ -294,23 +294,23 @@ pub fn encode_sound(group: GroupId, number: u64) -> Vec<u8> {
 }
 
 /// The answer to it.
-pub fn encode_place(group: GroupId, number: u64, place: Place) -> Vec<u8> {
+pub fn encode_applied_position(group: GroupId, number: u64, place: AppliedPosition) -> Vec<u8> {
     let mut out = encode_sound(group, number);
     out[0] = PLACE;
     put_place(&mut out, place);
     out
 }
 
-fn put_place(out: &mut Vec<u8>, place: Place) {
+fn put_place(out: &mut Vec<u8>, place: AppliedPosition) {
     leb128::put(out, place.index);
     out.extend_from_slice(&place.unix.0.to_le_bytes());
 }
 
-fn take_place(rest: &mut &[u8]) -> Option<Place> {
+fn take_applied_position(rest: &mut &[u8]) -> Option<AppliedPosition> {
     let index = leb128::take(rest)?;
     let (unix, tail) = rest.split_first_chunk()?;
     *rest = tail;
-    Some(Place { index, unix: UnixMillis(i64::from_le_bytes(*unix)) })
+    Some(AppliedPosition { index, unix: UnixMillis(i64::from_le_bytes(*unix)) })
 }
 
 /// A leader's word on its group.
@@ -750,7 +750,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         }
         REQUEST => take_request(rest).map(Wire::Request),
         ANSWER => {
-            let (claim, place) = (take_claim(&mut rest)?, take_place(&mut rest)?);
+            let (claim, place) = (take_claim(&mut rest)?, take_applied_position(&mut rest)?);
             let toll = Toll::take(&mut rest)?;
             let (proof, bytes) = rest.split_first()?;
             Some(Wire::Answer(claim, place, toll, Proof::take(*proof)?, bytes))
@@ -824,8 +824,8 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         }
         PLACE => {
             let (group, number) = (take_group(&mut rest)?, leb128::take(&mut rest)?);
-            let place = take_place(&mut rest)?;
-            rest.is_empty().then_some(Wire::Place { group, number, place })
+            let place = take_applied_position(&mut rest)?;
+            rest.is_empty().then_some(Wire::AppliedPosition { group, number, place })
         }
         BULLETIN => {
             let group_status = GroupStatus::take(&mut rest)?;

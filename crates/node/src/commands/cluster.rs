@@ -16,7 +16,7 @@ use super::{Absent, Answer, Body, ControlCommand, Local, Outcome, Question, cont
 use crate::core::Context;
 use crate::event::{GroupId, Lane, LinkReport, NodeId};
 use crate::limits::READ_STALENESS_MS_MAX;
-use crate::nearby::Reading;
+use crate::replica_reads::Reading;
 use crate::roster::{Member, host_and_port, name_of};
 
 const FLAGS: &[Flag] = &[Flag::Loading, Flag::Stale];

@@ -101,7 +101,7 @@ fn total(figures: &[Figures]) -> Statistics {
         sum.evicted_count += statistics.evicted_count;
         sum.unauthenticated_count += statistics.unauthenticated_count;
         sum.http_count += statistics.http_count;
-        sum.near_read_count += statistics.near_read_count;
+        sum.replica_read_count += statistics.replica_read_count;
         sum.read_count += statistics.read_count;
         sum.write_count += statistics.write_count;
     }
@@ -407,7 +407,7 @@ fn write_stats(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     }
     line("unauthenticated_disconnections", &sum.unauthenticated_count);
     line("http_disconnections", &sum.http_count);
-    line("replica_reads", &sum.near_read_count);
+    line("replica_reads", &sum.replica_read_count);
     line("unexpected_error_replies", &0);
     line("latest_fork_usec", &0);
     line("total_forks", &0);

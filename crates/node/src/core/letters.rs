@@ -119,7 +119,7 @@ impl Core {
             Mail::Answered { claim, place, toll, proof, bytes } => {
                 self.take_relayed(claim, place, &toll, (proof, &bytes), actions);
             }
-            Mail::ReadNearby(read) => self.take_near_read(read),
+            Mail::ReadAtReplica(read) => self.take_near_read(read),
             Mail::NotNearby(read) => self.read_far(read, actions),
             Mail::Refused { claim } => self.relay.refused(claim, self.now.instant),
             Mail::Alive { claim } => self.relay.alive(claim, self.now.instant),
@@ -296,9 +296,9 @@ impl Core {
             Some(Wire::Sound { group, number }) => {
                 self.with_group(group, actions, |group, output| group.sounded(from, number, now, output));
             }
-            Some(Wire::Place { group, number, place }) => {
+            Some(Wire::AppliedPosition { group, number, place }) => {
                 if let Some(group) = self.group_mut(group) {
-                    group.told_place(from, number, place);
+                    group.told_applied_position(from, number, place);
                 }
             }
             Some(Wire::Refused(claim)) => {

@@ -9,8 +9,8 @@ use crate::letter::{
     Claim, DeclinedScript, Locked, Mail, Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, Request,
     RequestBody,
 };
-use crate::nearby::{NearRead, Place};
 use crate::relay::{Expired, Purpose, Route, Step};
+use crate::replica_reads::{AppliedPosition, ReplicaRead};
 use crate::toll::Toll;
 use crate::transaction::{PrepareAnswer, Progress, TransactionId, Work};
 use crate::{limits, router, validate, wire};
@@ -87,8 +87,8 @@ impl Core {
     }
 
     /// Notes how far a group was that has answered, for the client that has asked.
-    pub(super) fn note_place(&mut self, claim: Claim, place: Place) {
-        let Some(heard) = self.heard_places.get_mut(claim.group.0 as usize) else { return };
+    pub(super) fn note_place(&mut self, claim: Claim, place: AppliedPosition) {
+        let Some(heard) = self.heard_positions.get_mut(claim.group.0 as usize) else { return };
         *heard = heard.max(place);
         if let Some(Purpose::Client { session, .. }) = self.relay.purpose(claim)
             && let Some(session) = self.sessions.get_mut(*session)
@@ -99,9 +99,9 @@ impl Core {
     }
 
     /// A client of this node wants to read from a replica of this core.
-    pub(super) fn take_near_read(&mut self, read: NearRead) {
+    pub(super) fn take_near_read(&mut self, read: ReplicaRead) {
         match self.group_mut(read.group) {
-            Some(group) => group.read_nearby(read),
+            Some(group) => group.read_at_replica(read),
             None => self.outbox.push(self.context.core, read.origin.core, Mail::NotNearby(read)),
         }
     }
@@ -110,7 +110,7 @@ impl Core {
     pub(super) fn take_relayed(
         &mut self,
         claim: Claim,
-        place: Place,
+        place: AppliedPosition,
         toll: &Toll,
         (proof, bytes): (Proof, &[u8]),
         actions: &mut Vec<Action>,
@@ -164,7 +164,7 @@ impl Core {
             Purpose::Reservation => {}
             Purpose::CopyCount { id } => self.copies_counted(id, group, bytes, actions),
             Purpose::Lacking => self.lacking_told(group, bytes),
-            Purpose::Place { id } => self.leader_is_at(id, group, bytes, actions),
+            Purpose::AppliedPosition { id } => self.leader_is_at(id, group, bytes, actions),
             Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
             Purpose::Script { session, ticket, protocol, script } => match wire::take_declined(bytes) {
@@ -245,7 +245,7 @@ impl Core {
             Purpose::Question { id, part, places } => self.group_answered(id, (group, part), places, None, actions),
             Purpose::CopyCount { id } => self.copies_counted(id, group, &[], actions),
             Purpose::Lacking => self.lacking_told(group, &[]),
-            Purpose::Place { id } => self.leader_is_at(id, group, &[], actions),
+            Purpose::AppliedPosition { id } => self.leader_is_at(id, group, &[], actions),
             Purpose::Parameters { id } => self.parameters_refused(id, &text, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
             Purpose::Transaction { id, step: Step::Lock } => {

@@ -192,7 +192,7 @@ impl Group {
             ReadWhat::Whole(_)
             | ReadWhat::Locked(..)
             | ReadWhat::Holds(..)
-            | ReadWhat::Place(_)
+            | ReadWhat::AppliedPosition(_)
             | ReadWhat::Ended(..)
             | ReadWhat::CopyCount(_)
             | ReadWhat::Obeys

@@ -118,9 +118,9 @@ impl Group {
                 self.spans = spans;
                 return output.answer(&read.origin, Observed::of_state(), answer);
             }
-            ReadWhat::Place(number) => {
+            ReadWhat::AppliedPosition(number) => {
                 self.spans = spans;
-                return self.tell_place(read.origin.node, *number, now, output);
+                return self.tell_applied_position(read.origin.node, *number, now, output);
             }
             ReadWhat::Ended(transaction, asker) => {
                 self.spans = spans;
@@ -188,7 +188,7 @@ impl Group {
     /// were there before. Under a lease that is enough; otherwise a quorum is asked, and then it is true.
     ///
     /// What is committed and not applied yet, since this disk is slower than those of a quorum, may have been read from
-    /// a replica already ([`crate::nearby`]): no read may be of a moment before it.
+    /// a replica already ([`crate::replica_reads`]): no read may be of a moment before it.
     pub(super) fn serve_reads(&mut self, now: Now, output: &mut Output<'_>) -> bool {
         if self.leader.reads.is_empty() && self.leader.rounds.is_empty() {
             return false;
@@ -285,7 +285,7 @@ pub(super) fn fetching((lock, grant): (Box<Lock>, Grant), origin: Origin, before
 }
 
 pub(super) fn fail_read(read: &DeferredRead, text: &str, output: &mut Output<'_>) {
-    if matches!(read.what, ReadWhat::Place(_) | ReadWhat::Ended(..)) {
+    if matches!(read.what, ReadWhat::AppliedPosition(_) | ReadWhat::Ended(..)) {
         return; // it will be asked again
     }
     fail(&read.origin, read.protocol, text, output);

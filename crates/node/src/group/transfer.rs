@@ -28,8 +28,8 @@ use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
 use crate::event::{Action, CheckpointNews, CheckpointStep, CoreId, Lane, Level, NodeId, Now};
 use crate::letter::Mail;
 use crate::limits;
-use crate::nearby::Place;
 use crate::output::Output;
+use crate::replica_reads::AppliedPosition;
 use crate::timeline::Kind;
 use crate::wire;
 
@@ -430,7 +430,7 @@ impl Group {
         output.flush_caches();
         self.prepared_since.clear();
         self.note_loaded();
-        output.context.places[self.id.0 as usize] = Place { index: mark.index, unix: self.moment().unix };
+        output.context.places[self.id.0 as usize] = AppliedPosition { index: mark.index, unix: self.moment().unix };
         output.context.hear(self.moment().unix);
         self.members.applied = mark.membership;
         self.members.are_by_log = false;

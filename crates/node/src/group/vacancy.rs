@@ -24,12 +24,12 @@ use journal::Append;
 use stdx::log::Membership;
 use stdx::{Duration, Instant, Prng};
 
-use super::{Group, nearby};
+use super::{Group, replica_reads};
 use crate::event::{Action, GroupId, Lane, NodeId, Now, Persist};
 use crate::group_status::GroupStatus;
 use crate::limits;
-use crate::nearby::Place;
 use crate::output::Output;
+use crate::replica_reads::AppliedPosition;
 use crate::timeline::Kind;
 use crate::wire;
 
@@ -320,8 +320,8 @@ impl Group {
             output.settle_told(gateway.core, crate::letter::Claim { boot: gateway.boot, group: self.id, number });
         }
         self.decline_all(now, output);
-        self.nearby = nearby::Nearby::new(prng.draw() >> 8);
-        output.context.places[self.id.0 as usize] = Place::default();
+        self.replica_reads = replica_reads::ReplicaReads::new(prng.draw() >> 8);
+        output.context.places[self.id.0 as usize] = AppliedPosition::default();
         self.members.applied = Membership::default();
         self.members.are_by_log = false;
         (self.log.first_index, self.log.recovered_index, self.log.marked_index) = (0, 0, 0);

@@ -646,7 +646,7 @@ pub const METRICS: &[Metric] = &[
         Counter,
         "Reads answered by replicas of this node that do not lead (READONLY).",
         &[],
-        |view, out| out.is(view.sum(|core| core.statistics.near_read_count)),
+        |view, out| out.is(view.sum(|core| core.statistics.replica_read_count)),
     ),
     own(
         "holdfast_malformed_messages_total",

@@ -9,8 +9,8 @@ use super::{ClientLibrary, Early, Replies};
 use crate::entry::Durability;
 use crate::event::GroupId;
 use crate::hot::Load;
-use crate::nearby::Reading;
 use crate::pubsub::Subscriptions;
+use crate::replica_reads::Reading;
 use crate::tally::Asked;
 use crate::tracking::Tracking;
 
@@ -100,7 +100,7 @@ pub struct Owed {
     /// Ticket behind the last one that may stand for a change of data.
     pub(super) behind_changes: u64,
     /// Ticket behind the last one that stands for a read of the replica on this node.
-    pub(super) behind_near: u64,
+    pub(super) behind_replica_reads: u64,
     /// Ticket behind the last one that does not.
     pub(super) behind_far: u64,
     /// Reads sent to groups of a cluster that had no answer when last looked at.

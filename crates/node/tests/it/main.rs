@@ -13,7 +13,6 @@ mod host;
 mod large;
 mod merge;
 mod monitor;
-mod nearby;
 mod optimism;
 mod outcomes;
 mod pubsub;
@@ -21,6 +20,7 @@ mod quorum;
 #[path = "../../../keyspace/tests/commands/reference.rs"]
 #[expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "the reference lives in real time")]
 mod reference;
+mod replica_reads;
 mod request_ids;
 mod scripts;
 mod split;

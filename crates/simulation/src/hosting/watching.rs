@@ -26,7 +26,7 @@ impl Universe {
         let is_served = |group: &Group| group.id().0 >= self.group_count && group.standing() == Standing::Serving;
         let is_grown = samples && host.core.groups().any(is_served);
         let is_split = samples && host.core.groups().any(|group| group.state().split_groups().next().is_some());
-        let near_read_count = host.core.near_read_count();
+        let replica_read_count = host.core.replica_read_count();
         let mut progress = Vec::new();
         for group in host.core.groups() {
             let id = group.id().0;
@@ -102,7 +102,7 @@ impl Universe {
             self.probes.reach("a leader changed");
             *self.leading.changes.entry(group).or_default() += 1;
         }
-        if near_read_count > 0 {
+        if replica_read_count > 0 {
             self.probes.reach("a replica answered a read");
         }
         if has_moved {

@@ -12,20 +12,20 @@ use crate::core::Core;
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, SessionId};
 use crate::letter::{Mail, Origin, Request, RequestBody};
-use crate::nearby::NearRead;
+use crate::replica_reads::ReplicaRead;
 use crate::session::{Hold, NotedRead};
 use crate::{limits, redirect, router};
 
 impl Core {
     /// The group with a replica on this node that is asked, if there is one that may answer.
-    pub(super) fn near_group(&self, id: SessionId, known: Known, args: Args<'_>) -> Option<GroupId> {
+    pub(super) fn replica_group(&self, id: SessionId, known: Known, args: Args<'_>) -> Option<GroupId> {
         // What was declined before comes first.
         let is_in_turn = self.sessions.get(id).is_some_and(|session| !session.awaits_far());
-        self.group_near(id, known, args).filter(|_| is_in_turn)
+        self.group_with_replica(id, known, args).filter(|_| is_in_turn)
     }
 
     /// The group with a replica on this node that may answer a request, because its session has said READONLY.
-    pub(crate) fn group_near(&self, id: SessionId, known: Known, args: Args<'_>) -> Option<GroupId> {
+    pub(crate) fn group_with_replica(&self, id: SessionId, known: Known, args: Args<'_>) -> Option<GroupId> {
         let (session, Known::Data(command)) = (self.sessions.get(id)?, known) else { return None };
         let is_plain = matches!(command.body, Body::Query(_))
             && matches!(command.span, KeySpan::Keys)
@@ -46,7 +46,7 @@ impl Core {
     /// been asked for before.
     pub(super) fn leave_replica(&mut self, id: SessionId, known: Known) -> bool {
         let Some(session) = self.sessions.get_mut(id) else { return true };
-        if session.awaits_near() {
+        if session.awaits_replica_read() {
             return false;
         }
         if let Some(reading) = &mut session.options.reading {
@@ -61,7 +61,13 @@ impl Core {
     }
 
     /// Asks the replica on this node.
-    pub(super) fn read_nearby(&mut self, id: SessionId, group: GroupId, command: &DataCommand, args: Args<'_>) -> Next {
+    pub(super) fn read_at_replica(
+        &mut self,
+        id: SessionId,
+        group: GroupId,
+        command: &DataCommand,
+        args: Args<'_>,
+    ) -> Next {
         let (node, core) = (self.context.node, self.context.core);
         let mut epoch = 0;
         if !self.context.slots.is_even() {
@@ -76,24 +82,24 @@ impl Core {
         let (protocol, ticket) = (session.protocol(), session.take_ticket_to_read_nearby());
         let is_silent = session.options.no_touch;
         let reading = session.options.reading.as_mut().expect("it has said READONLY");
-        let read = NearRead {
+        let read = ReplicaRead {
             origin: Origin { is_silent, ..Origin::new(node, core, id, ticket) },
             group,
             protocol,
             words,
             allowed: self.context.allowed(reading),
-            floor: reading.floor(group, &self.heard_places),
+            floor: reading.floor(group, &self.heard_positions),
             epoch,
             run: reading.run,
         };
         let home = router::core_of(group, self.context.core_count);
-        self.outbox.push(core, home, Mail::ReadNearby(read));
+        self.outbox.push(core, home, Mail::ReadAtReplica(read));
         Next::Taken
     }
 
     /// The replica has declined: the leader is asked.
-    pub(crate) fn read_far(&mut self, read: NearRead, actions: &mut Vec<Action>) {
-        let NearRead { origin, group, protocol, words, .. } = read;
+    pub(crate) fn read_far(&mut self, read: ReplicaRead, actions: &mut Vec<Action>) {
+        let ReplicaRead { origin, group, protocol, words, .. } = read;
         let Some(session) = self.sessions.get_mut(origin.session) else { return };
         session.is_declined(origin.ticket);
         let answerable = match self.check_quorum_to_read_words(origin.session, group, &words) {

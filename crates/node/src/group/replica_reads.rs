@@ -1,4 +1,4 @@
-//! Reads answered by a replica that does not lead; see [`crate::nearby`].
+//! Reads answered by a replica that does not lead; see [`crate::replica_reads`].
 
 use keyspace::DataCommand;
 use state::Prepared;
@@ -6,30 +6,30 @@ use stdx::slot::slot_of;
 
 use super::*;
 use crate::event::Lane;
-use crate::nearby::{NearRead, Place};
+use crate::replica_reads::{AppliedPosition, ReplicaRead};
 
 /// What a replica knows of how old it may be, and who wants to read from it.
 #[derive(Debug)]
-pub(super) struct Nearby {
+pub(super) struct ReplicaReads {
     /// Number of the next sounding. Lives begin with a number of their own, so that no answer to an earlier one counts.
     next: u64,
     /// Soundings without an answer, with when they were taken.
     asked: VecDeque<(u64, Instant, NodeId)>,
     /// Answers to soundings taken then. Their places have not been applied yet.
-    told: VecDeque<(Instant, Place)>,
+    told: VecDeque<(Instant, AppliedPosition)>,
     /// The latest sounding with an applied place, and the leader's wall clock then.
     fresh: Option<(Instant, UnixMillis)>,
     last: Instant,
     /// When somebody last wanted to read here.
     wanted: Option<Instant>,
-    reads: Vec<NearRead>,
+    reads: Vec<ReplicaRead>,
     /// Sessions that have been declined, by serial: in which run, and when.
     declined: BTreeMap<u64, (u64, Instant)>,
     /// So many of them, and the old ones are looked for.
     declined_max: usize,
 }
 
-impl Nearby {
+impl ReplicaReads {
     pub(super) fn new(first: u64) -> Self {
         Self {
             next: first,
@@ -66,24 +66,24 @@ impl Group {
             return;
         }
         let Standing::Follower(leader) = self.standing() else { return };
-        let nearby = &mut self.nearby;
-        let is_wanted = nearby.wanted.is_some_and(|wanted| now.instant.since(wanted) < limits::SOUNDING_WANTED);
+        let replica_reads = &mut self.replica_reads;
+        let is_wanted = replica_reads.wanted.is_some_and(|wanted| now.instant.since(wanted) < limits::SOUNDING_WANTED);
         let interval = if is_wanted { limits::SOUNDING_INTERVAL } else { limits::SOUNDING_INTERVAL_AT_REST };
-        if now.instant.since(nearby.last) < interval {
+        if now.instant.since(replica_reads.last) < interval {
             return;
         }
-        nearby.last = now.instant;
-        if nearby.asked.len() == limits::SOUNDINGS_MAX {
-            nearby.asked.pop_front();
+        replica_reads.last = now.instant;
+        if replica_reads.asked.len() == limits::SOUNDINGS_MAX {
+            replica_reads.asked.pop_front();
         }
-        nearby.asked.push_back((nearby.next, now.instant, leader));
-        output.send(leader, self.id, Lane::Vital, wire::encode_sound(self.id, nearby.next));
-        nearby.next += 1;
+        replica_reads.asked.push_back((replica_reads.next, now.instant, leader));
+        output.send(leader, self.id, Lane::Vital, wire::encode_sound(self.id, replica_reads.next));
+        replica_reads.next += 1;
     }
 
     /// A replica asks how far the group is. It is told like a client who reads.
     pub(crate) fn sounded(&mut self, from: NodeId, number: u64, now: Now, output: &mut Output<'_>) {
-        self.read_for_node(from, ReadWhat::Place(number), now, output);
+        self.read_for_node(from, ReadWhat::AppliedPosition(number), now, output);
     }
 
     /// Takes a read that a node asks for itself. If this replica turns out not to lead, there is no answer.
@@ -98,21 +98,21 @@ impl Group {
     }
 
     /// Tells a replica how far the group is.
-    pub(super) fn tell_place(&self, to: NodeId, number: u64, now: Now, output: &mut Output<'_>) {
-        let place = Place { index: self.applied(), unix: self.read_moment(now).unix };
-        output.send(to, self.id, Lane::Vital, wire::encode_place(self.id, number, place));
+    pub(super) fn tell_applied_position(&self, to: NodeId, number: u64, now: Now, output: &mut Output<'_>) {
+        let place = AppliedPosition { index: self.applied(), unix: self.read_moment(now).unix };
+        output.send(to, self.id, Lane::Vital, wire::encode_applied_position(self.id, number, place));
     }
 
     /// The leader has answered a sounding.
-    pub(crate) fn told_place(&mut self, from: NodeId, number: u64, place: Place) {
-        let nearby = &mut self.nearby;
-        let Some(at) = nearby.asked.iter().position(|(asked, _, whom)| *asked == number && *whom == from) else {
+    pub(crate) fn told_applied_position(&mut self, from: NodeId, number: u64, place: AppliedPosition) {
+        let replica_reads = &mut self.replica_reads;
+        let Some(at) = replica_reads.asked.iter().position(|(asked, _, whom)| *asked == number && *whom == from) else {
             return;
         };
-        let (_, asked, _) = nearby.asked.remove(at).expect("just found");
+        let (_, asked, _) = replica_reads.asked.remove(at).expect("just found");
         // One that is far behind comes closer with those it knows already.
-        if nearby.told.len() < limits::SOUNDINGS_MAX {
-            nearby.told.push_back((asked, place));
+        if replica_reads.told.len() < limits::SOUNDINGS_MAX {
+            replica_reads.told.push_back((asked, place));
         }
     }
 
@@ -121,7 +121,7 @@ impl Group {
         if self.leads_surely(now) {
             return Some(Duration::ZERO);
         }
-        self.nearby.fresh.map(|(asked, _)| now.since(asked))
+        self.replica_reads.fresh.map(|(asked, _)| now.since(asked))
     }
 
     /// True if nobody else can lead at this instant.
@@ -133,25 +133,25 @@ impl Group {
 
     /// Takes a read of a client of this node. It is answered or declined at the end of the turn, before which the host
     /// reads its clock.
-    pub(crate) fn read_nearby(&mut self, read: NearRead) {
-        self.nearby.reads.push(read);
+    pub(crate) fn read_at_replica(&mut self, read: ReplicaRead) {
+        self.replica_reads.reads.push(read);
     }
 
-    pub(super) fn answer_near_reads(&mut self, now: Now, output: &mut Output<'_>) {
+    pub(super) fn answer_replica_reads(&mut self, now: Now, output: &mut Output<'_>) {
         if self.leads_surely(now.instant) {
             // Should it lead no longer, it knows how old it is.
-            self.nearby.fresh = Some((now.instant, self.read_moment(now).unix));
+            self.replica_reads.fresh = Some((now.instant, self.read_moment(now).unix));
         }
-        self.nearby.settle(self.applied());
-        if self.nearby.reads.is_empty() {
+        self.replica_reads.settle(self.applied());
+        if self.replica_reads.reads.is_empty() {
             return;
         }
-        self.nearby.wanted = Some(now.instant);
+        self.replica_reads.wanted = Some(now.instant);
         let mut spans = std::mem::take(&mut self.spans);
-        for read in std::mem::take(&mut self.nearby.reads) {
+        for read in std::mem::take(&mut self.replica_reads.reads) {
             let (database, args) = entry::Reader::new(&read.words).words(&mut spans);
             let command = keyspace::resolve(args).expect("a read was checked by its gateway");
-            match self.near_moment(&read, command, args, now) {
+            match self.replica_moment(&read, command, args, now) {
                 Some(moment) => {
                     let watch = output.start_watch(command, args);
                     let state = &mut self.state;
@@ -161,7 +161,7 @@ impl Group {
                         state.keyspace().set_silent(false);
                     });
                     output.stop_watch(watch, &read.origin, args);
-                    output.context.statistics.near_read_count += 1;
+                    output.context.statistics.replica_read_count += 1;
                 }
                 None => self.decline(read, now, output),
             }
@@ -172,22 +172,22 @@ impl Group {
 
     /// Nothing can be read here: all go to the leader.
     pub(super) fn decline_all(&mut self, now: Now, output: &mut Output<'_>) {
-        for read in std::mem::take(&mut self.nearby.reads) {
+        for read in std::mem::take(&mut self.replica_reads.reads) {
             self.decline(read, now, output);
         }
     }
 
     /// The moment of a read that this replica may answer.
-    fn near_moment(&self, read: &NearRead, command: &DataCommand, args: Args<'_>, now: Now) -> Option<Moment> {
-        let (asked, unix) = self.nearby.fresh?;
+    fn replica_moment(&self, read: &ReplicaRead, command: &DataCommand, args: Args<'_>, now: Now) -> Option<Moment> {
+        let (asked, unix) = self.replica_reads.fresh?;
         let is_fresh = now.instant.since(asked) <= read.allowed || self.defect == Some(Defect::BoundlessRead);
         let was_declined =
-            self.nearby.declined.get(&read.origin.session.serial).is_some_and(|(run, _)| *run == read.run);
+            self.replica_reads.declined.get(&read.origin.session.serial).is_some_and(|(run, _)| *run == read.run);
         let may_answer = !self.is_serving
             && is_fresh
             && !was_declined
             && self.applied() >= read.floor.index
-            && read.floor.unix.0 <= unix.0.max(self.moment().unix.0) + limits::NEAR_CLOCK_LEAP_MAX_MS
+            && read.floor.unix.0 <= unix.0.max(self.moment().unix.0) + limits::REPLICA_CLOCK_LEAP_MAX_MS
             && self.has_come_to(read.epoch, command, args)
             && !self.is_unsettled(command, args);
         let unix = unix.max(self.moment().unix).max(read.floor.unix);
@@ -223,8 +223,8 @@ impl Group {
     }
 
     /// Its gateway asks the leader. What the session has sent behind it to this group must not be answered from here.
-    fn decline(&mut self, read: NearRead, now: Now, output: &mut Output<'_>) {
-        let Nearby { declined, declined_max, .. } = &mut self.nearby;
+    fn decline(&mut self, read: ReplicaRead, now: Now, output: &mut Output<'_>) {
+        let ReplicaReads { declined, declined_max, .. } = &mut self.replica_reads;
         if declined.len() >= *declined_max {
             declined.retain(|_, (_, when)| now.instant.since(*when) < limits::SOUNDING_WANTED);
             // If most are young, the next look is far enough away to be paid for by those who come until then.

@@ -31,14 +31,14 @@ use crate::letter::Origin;
 
 /// How far a group was when it answered: the last entry applied, and the leader's wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct AppliedPosition {
     /// Index of the entry.
     pub index: u64,
     /// The clock, or the moment of the entry if that is later.
     pub unix: UnixMillis,
 }
 
-impl Place {
+impl AppliedPosition {
     /// The later of both, in each respect.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
@@ -52,7 +52,7 @@ pub struct Reading {
     /// How old what it reads may be; as the configuration says if it has not said so itself.
     pub allowed: Option<Duration>,
     /// How far groups were when they answered it.
-    seen: BTreeMap<GroupId, Place>,
+    seen: BTreeMap<GroupId, AppliedPosition>,
     /// It has been answered in ways that do not tell which groups were asked.
     is_vague: bool,
     /// How often a replica has declined.
@@ -66,7 +66,7 @@ impl Reading {
     }
 
     /// A group has answered it.
-    pub(crate) fn see(&mut self, group: GroupId, place: Place) {
+    pub(crate) fn see(&mut self, group: GroupId, place: AppliedPosition) {
         let seen = self.seen.entry(group).or_default();
         *seen = seen.max(place);
     }
@@ -77,7 +77,7 @@ impl Reading {
     }
 
     /// How far a group must be that answers it: `heard` is how far each was when it last answered anybody.
-    pub(crate) fn floor(&mut self, group: GroupId, heard: &[Place]) -> Place {
+    pub(crate) fn floor(&mut self, group: GroupId, heard: &[AppliedPosition]) -> AppliedPosition {
         if std::mem::take(&mut self.is_vague) {
             for (group, place) in (0..).map(GroupId).zip(heard) {
                 self.see(group, *place);
@@ -89,7 +89,7 @@ impl Reading {
 
 /// A read for the replica on the client's own node.
 #[derive(Debug)]
-pub struct NearRead {
+pub struct ReplicaRead {
     /// Where the reply goes.
     pub origin: Origin,
     /// The group.
@@ -101,7 +101,7 @@ pub struct NearRead {
     /// How old the answer may be.
     pub allowed: Duration,
     /// How far the replica must be.
-    pub floor: Place,
+    pub floor: AppliedPosition,
     /// Of the move by which its slot has come to the group, as far as the client's core knows; 0 for none.
     pub epoch: u64,
     /// How often the session had been declined when it asked.
@@ -121,8 +121,8 @@ pub(crate) fn too_old(allowed: Duration) -> String {
 mod tests {
     use super::*;
 
-    fn place(index: u64, unix: i64) -> Place {
-        Place { index, unix: UnixMillis(unix) }
+    fn place(index: u64, unix: i64) -> AppliedPosition {
+        AppliedPosition { index, unix: UnixMillis(unix) }
     }
 
     #[test]
