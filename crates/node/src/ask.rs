@@ -441,7 +441,7 @@ impl Core {
         }
     }
 
-    /// Each group answers as soon as no transaction holds locks on it; one that is locked grants no more locks before.
+    /// Each group answers as soon as no transaction holds locks on it; one that is locked tokens no more locks before.
     fn answer_whole(
         &mut self,
         words: &[u8],

@@ -25,7 +25,7 @@ use crate::event::{Action, Level, Now};
 use crate::group::Group;
 use crate::letter::{Lock, Origin};
 use crate::limits;
-use crate::locks::Grant;
+use crate::locks::FencingToken;
 use crate::output::Output;
 use crate::transaction::TransactionId;
 
@@ -121,13 +121,13 @@ impl Group {
     /// All groups are locked for a backup: this one begins its part of it. See [`Group::tell_cut`] for the answer.
     pub(crate) fn cut(
         &mut self,
-        (transaction, grant): (TransactionId, Grant),
+        (transaction, token): (TransactionId, FencingToken),
         name: u128,
         now: Now,
         output: &mut Output<'_>,
     ) {
         let is_cut = self.backups.cut.as_ref().is_some_and(|cut| cut.transaction == transaction);
-        let may_cut = self.holds_locks_by(transaction, grant) && !self.checkpointing.is_running() && !self.is_giving();
+        let may_cut = self.holds_locks_by(transaction, token) && !self.checkpointing.is_running() && !self.is_giving();
         if !is_cut && may_cut {
             let (checkpoint, mark) = self.begin_checkpoint(now, output.actions);
             let (stage, heard, readers) = (Stage::Writing, now.instant, Vec::new());

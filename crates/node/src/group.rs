@@ -62,7 +62,7 @@ use crate::entry::{self, Effect, Item};
 use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Room, SessionId};
 use crate::letter::{Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::limits;
-use crate::locks::{Grant, Locks};
+use crate::locks::{FencingToken, Locks};
 use crate::observe;
 use crate::output::Output;
 use crate::pubsub;
@@ -165,7 +165,7 @@ enum Waiter {
     Step(Origin),
     /// A read that comes after the items before it.
     Read(Box<DeferredRead>),
-    /// A lock already taken: its keys are read here, if it is still the same grant.
+    /// A lock already taken: its keys are read here, if it is still under the same fencing token.
     Fetch(Box<DeferredRead>),
     /// A script's client, for the next item, which holds the script's changes; with the reply.
     Script(Origin, Box<Finished>),
@@ -215,10 +215,10 @@ enum ReadWhat {
     /// The versions of keys.
     /// They may be reserved for who asks, from then on for so long.
     Versions(Vec<(u16, Vec<u8>)>, Option<Duration>),
-    /// Keys that have been locked by this grant.
-    Locked(Box<Lock>, Grant),
+    /// Keys that have been locked under this fencing token.
+    Locked(Box<Lock>, FencingToken),
     /// Whether a transaction still holds what it was granted.
-    Holds(TransactionId, Grant),
+    Holds(TransactionId, FencingToken),
     /// How far the group is; for a replica, which has given its question this number.
     AppliedPosition(u64),
     /// How many other nodes hold the log up to this place.

@@ -17,7 +17,7 @@ use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::{Committed, Declined, Proof};
 use crate::group_status::GroupStatus;
 use crate::libraries::Libraries;
-use crate::locks::Grant;
+use crate::locks::FencingToken;
 use crate::neighbours::Neighbours;
 use crate::parameters::Parameters;
 use crate::pubsub::Message;
@@ -556,8 +556,8 @@ pub enum RequestBody {
     Prepare {
         /// Which.
         transaction: TransactionId,
-        /// By which grant it has the locks.
-        grant: Grant,
+        /// The fencing token by which it has the locks.
+        token: FencingToken,
         /// All groups that it changes; if it is only this one, the changes are made at once; if there is none, the
         /// answer only tells whether the locks are held.
         participants: Vec<u32>,
@@ -568,8 +568,8 @@ pub enum RequestBody {
     Cut {
         /// Who holds the locks.
         transaction: TransactionId,
-        /// By which grant.
-        grant: Grant,
+        /// By which fencing token.
+        token: FencingToken,
         /// The backup's name.
         name: u128,
     },
@@ -700,7 +700,7 @@ pub enum Locked {
     /// They are locked.
     Granted {
         /// To be named when something is done under the locks.
-        grant: Grant,
+        token: FencingToken,
         /// The keys' values in the order asked, as `Keyspace::export` gives them.
         values: Vec<Option<Vec<u8>>>,
         /// Replies to the queries, with the number of keys that the lock does not name.

@@ -23,10 +23,10 @@ use crate::transaction::TransactionId;
 /// believed dead, and then be granted again to a late copy of its request. The default is that of a mover of slots,
 /// which never asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Grant {
+pub struct FencingToken {
     /// Of the leader.
     pub term: u64,
-    /// Among that leader's grants.
+    /// Among that leader's tokens.
     pub number: u64,
 }
 
@@ -41,14 +41,14 @@ pub struct Locks {
     holders: BTreeMap<TransactionId, Holder>,
     /// When each holder was first looked after.
     since: BTreeMap<TransactionId, Instant>,
-    /// Number of the last grant.
+    /// Number of the last fencing token.
     granted_count: u64,
 }
 
 #[derive(Debug, Default)]
 struct Holder {
     keys: Vec<Vec<u8>>,
-    grant: Grant,
+    token: FencingToken,
     /// Keys taken over from transactions that were decided and not yet applied.
     inherited: BTreeMap<Vec<u8>, TransactionId>,
     /// It is committed; only its end has yet to be logged and applied.
@@ -86,16 +86,16 @@ impl Locks {
     }
 
     /// Names what a transaction has just been granted.
-    pub fn grant(&mut self, transaction: TransactionId, term: u64) -> Grant {
+    pub fn grant(&mut self, transaction: TransactionId, term: u64) -> FencingToken {
         self.granted_count += 1;
-        let grant = Grant { term, number: self.granted_count };
-        self.holders.entry(transaction).or_default().grant = grant;
-        grant
+        let token = FencingToken { term, number: self.granted_count };
+        self.holders.entry(transaction).or_default().token = token;
+        token
     }
 
     /// What a transaction holds, if it does.
-    pub fn grant_of(&self, transaction: TransactionId) -> Option<Grant> {
-        self.holders.get(&transaction).map(|holder| holder.grant)
+    pub fn token_of(&self, transaction: TransactionId) -> Option<FencingToken> {
+        self.holders.get(&transaction).map(|holder| holder.token)
     }
 
     /// True if somebody holds this key.
@@ -243,7 +243,7 @@ impl Locks {
         }
     }
 
-    /// Locks for the next time that this replica leads: nothing is held, and no grant gets a number that was given.
+    /// Locks for the next time that this replica leads: nothing is held, and no fencing token gets a number that was given.
     pub fn successor(&self) -> Self {
         Self { granted_count: self.granted_count, ..Self::default() }
     }
@@ -312,17 +312,17 @@ mod tests {
         let mut locks = Locks::default();
         let take = |locks: &mut Locks| {
             locks.take(transaction(1), keys(&["a"]), false);
-            let grant = locks.grant(transaction(1), 7);
-            assert_eq!(locks.grant_of(transaction(1)), Some(grant));
-            grant
+            let token = locks.grant(transaction(1), 7);
+            assert_eq!(locks.token_of(transaction(1)), Some(token));
+            token
         };
         let first = take(&mut locks);
         locks.release(transaction(1));
-        assert_eq!(locks.grant_of(transaction(1)), None);
+        assert_eq!(locks.token_of(transaction(1)), None);
         let second = take(&mut locks);
         locks = locks.successor();
         let third = take(&mut locks);
-        assert!(first != second && second != third && third != first && first != Grant::default());
+        assert!(first != second && second != third && third != first && first != FencingToken::default());
     }
 
     #[test]

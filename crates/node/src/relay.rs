@@ -708,7 +708,7 @@ mod tests {
     use crate::entry::Effect;
     use crate::event::CoreId;
     use crate::letter::{Origin, Resolution};
-    use crate::locks::Grant;
+    use crate::locks::FencingToken;
     use crate::transaction::GatewayId;
 
     const SESSION: SessionId = SessionId { serial: 1, index: 0 };
@@ -806,7 +806,7 @@ mod tests {
         let transaction = TransactionId { gateway, number: 1 };
         let exported = Some(vec![0; limits::WINDOW_BYTES_MAX + 1]);
         let effects = vec![Effect::Key { database: 0, key: b"large".to_vec(), exported }];
-        let body = RequestBody::Prepare { transaction, grant: Grant::default(), participants: vec![0], effects };
+        let body = RequestBody::Prepare { transaction, token: FencingToken::default(), participants: vec![0], effects };
         let purpose = Purpose::Transaction { id: transaction, step: Step::Prepare };
         relay.submit(request(body), purpose, Answerable::UNDER_WAY, Instant::ZERO);
         assert!(!relay.is_full(GroupId(0)));

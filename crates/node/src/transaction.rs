@@ -1,7 +1,7 @@
 //! Transactions over several groups, as their gateway drives them.
 //!
 //! 1. *Lock.* The gateway locks the keys group by group, in the order of group numbers, so that two transactions never
-//!    wait for each other in a circle. A group grants when the keys are free, in order of arrival, checks the watches,
+//!    wait for each other in a circle. A group tokens when the keys are free, in order of arrival, checks the watches,
 //!    and answers with the keys' values. Nothing is logged.
 //! 2. *Compute.* The commands run at the gateway on a scratch keyspace that holds just these keys.
 //! 3. *Prepare.* What has changed is sent to the groups it belongs to, all at once. If that is one group, its one entry
@@ -31,7 +31,7 @@ use crate::event::{GroupId, SessionId};
 use crate::group::{NO_REPLICAS, Observed, Proof, READ_ONLY};
 use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits::{self, Slicing};
-use crate::locks::Grant;
+use crate::locks::FencingToken;
 use crate::request_ids::{self, Named};
 use crate::scripts::{Asides, Circumstances, Invocation};
 use crate::slots::SlotMap;
@@ -190,8 +190,8 @@ pub struct Transaction {
     /// Of a backup: where the logs of groups were cut.
     places: BTreeMap<GroupId, u64>,
     groups: Vec<GroupId>,
-    /// By which grant it has the locks of each group.
-    grants: BTreeMap<GroupId, Grant>,
+    /// The fencing token by which it has the locks of each group.
+    tokens: BTreeMap<GroupId, FencingToken>,
     values: BTreeMap<GroupId, Vec<Option<Vec<u8>>>>,
     answers: BTreeMap<GroupId, Vec<(u64, Vec<u8>)>>,
     stage: Stage,
@@ -424,7 +424,7 @@ impl Coordinator {
             work: Some(Box::new(work)),
             moment,
             groups,
-            grants: BTreeMap::new(),
+            tokens: BTreeMap::new(),
             values: BTreeMap::new(),
             answers: BTreeMap::new(),
             stage: Stage::Locking { next: 0 },
@@ -462,9 +462,9 @@ impl Coordinator {
         let Some(transaction) = self.find(id) else { return Progress::Going };
         let mut writer = Writer::new(transaction.protocol);
         let granted = match outcome {
-            Ok((Locked::Granted { grant, values, answers }, proof)) => {
+            Ok((Locked::Granted { token, values, answers }, proof)) => {
                 let observed = proof.observed().expect("the caller has looked");
-                Ok((observed, grant, values, answers))
+                Ok((observed, token, values, answers))
             }
             Ok((Locked::Changed, proof)) => {
                 writer.null_array();
@@ -480,7 +480,7 @@ impl Coordinator {
                 Err(Proof::Refused)
             }
         };
-        let (observed, grant, values, answers) = match granted {
+        let (observed, token, values, answers) = match granted {
             Ok(granted) => granted,
             Err(proof) => {
                 transaction.reply = writer.into_bytes();
@@ -489,7 +489,7 @@ impl Coordinator {
             }
         };
         transaction.observed = Some(observed);
-        transaction.grants.insert(group, grant);
+        transaction.tokens.insert(group, token);
         transaction.values.insert(group, values);
         transaction.answers.insert(group, answers);
         if transaction.values.len() < transaction.groups.len() {
@@ -638,7 +638,7 @@ impl Coordinator {
             return Progress::Going;
         }
         if !*is_refused && let Some(round) = transaction.later.pop_front() {
-            *waiting = post_round(id, &transaction.grants, changed, round, post);
+            *waiting = post_round(id, &transaction.tokens, changed, round, post);
             return Progress::Going;
         }
         let changed = std::mem::take(changed);
@@ -774,8 +774,8 @@ impl Transaction {
         writer.integer(self.moment.unix.0);
         self.reply = writer.into_bytes();
         for group in &self.groups {
-            let grant = self.grants[group];
-            post.push((*group, self.id, RequestBody::Cut { transaction: self.id, grant, name }));
+            let token = self.tokens[group];
+            post.push((*group, self.id, RequestBody::Cut { transaction: self.id, token, name }));
         }
         self.stage = Stage::Preparing { waiting: self.groups.clone(), changed: Vec::new(), is_refused: false };
     }
@@ -790,8 +790,8 @@ impl Transaction {
             return self.prepare(rounds, low_water, post);
         }
         for group in &waiting {
-            let (transaction, grant, participants, effects) = (self.id, self.grants[group], Vec::new(), Vec::new());
-            post.push((*group, self.id, RequestBody::Prepare { transaction, grant, participants, effects }));
+            let (transaction, token, participants, effects) = (self.id, self.tokens[group], Vec::new(), Vec::new());
+            post.push((*group, self.id, RequestBody::Prepare { transaction, token, participants, effects }));
         }
         self.later = rounds;
         self.stage = Stage::Confirming { waiting, is_refused: false };
@@ -826,7 +826,7 @@ impl Transaction {
             return self.answered(observed.into());
         };
         self.later = rounds;
-        let waiting = post_round(self.id, &self.grants, &changed, first, post);
+        let waiting = post_round(self.id, &self.tokens, &changed, first, post);
         self.stage = Stage::Preparing { waiting, changed, is_refused: false };
         Progress::Going
     }
@@ -881,7 +881,7 @@ fn rounds(effects: BTreeMap<GroupId, Vec<Effect>>, large_bytes_min: usize) -> Ve
 /// Asks these groups to prepare their parts. Which they are.
 fn post_round(
     transaction: TransactionId,
-    grants: &BTreeMap<GroupId, Grant>,
+    tokens: &BTreeMap<GroupId, FencingToken>,
     changed: &[GroupId],
     round: Round,
     post: &mut Vec<Post>,
@@ -889,8 +889,8 @@ fn post_round(
     let waiting = round.iter().map(|(group, _)| *group).collect();
     for (group, effects) in round {
         let participants = changed.iter().map(|group| group.0).collect();
-        let grant = grants[&group];
-        post.push((group, transaction, RequestBody::Prepare { transaction, grant, participants, effects }));
+        let token = tokens[&group];
+        post.push((group, transaction, RequestBody::Prepare { transaction, token, participants, effects }));
     }
     waiting
 }

@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::event::{CoreId, GroupId, NodeId, SessionId};
     use crate::letter::Origin;
-    use crate::locks::Grant;
+    use crate::locks::FencingToken;
     use crate::transaction::{GatewayId, TransactionId};
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
             let gateway = GatewayId { node: 2, boot: 1, core: CoreId(0) };
             let transaction = TransactionId { gateway, number: 1 };
             let (participants, effects) = (vec![0, 1], vec![effect]);
-            let body = RequestBody::Prepare { transaction, grant: Grant::default(), participants, effects };
+            let body = RequestBody::Prepare { transaction, token: FencingToken::default(), participants, effects };
             let origin = Origin::new(NodeId(2), CoreId(0), SessionId { serial: 1, index: 0 }, 1);
             is_valid(&Request::new(origin, GroupId(0), Protocol::Resp2, body), 2, 16)
         };

@@ -51,7 +51,7 @@ use crate::letter::{
     Claim, Lock, Locked, Mail, Origin, OutcomeQueryKind, ParticipantStatus, Request, RequestBody, Resolution,
     ScriptRequest,
 };
-use crate::locks::Grant;
+use crate::locks::FencingToken;
 use crate::neighbours::Vitals;
 use crate::pubsub;
 use crate::replica_reads::AppliedPosition;
@@ -423,10 +423,10 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
             out.push(7);
             put_lock(&mut out, lock);
         }
-        RequestBody::Prepare { transaction, grant, participants, effects } => {
+        RequestBody::Prepare { transaction, token, participants, effects } => {
             out.push(8);
             transaction.put(&mut out);
-            put_grant(&mut out, *grant);
+            put_token(&mut out, *token);
             put_prepared(&mut out, participants, effects);
         }
         RequestBody::Resolve { transaction, resolution, low_water } => {
@@ -439,10 +439,10 @@ pub fn encode_request(request: &Request) -> Vec<u8> {
             });
             leb128::put(&mut out, *low_water);
         }
-        RequestBody::Cut { transaction, grant, name } => {
+        RequestBody::Cut { transaction, token, name } => {
             out.push(10);
             transaction.put(&mut out);
-            put_grant(&mut out, *grant);
+            put_token(&mut out, *token);
             out.extend_from_slice(&name.to_le_bytes());
         }
         RequestBody::ReadCut { name, chunk } => {
@@ -583,22 +583,22 @@ pub fn encode_life(gateway: GatewayId, group: GroupId, is_alive: bool) -> Vec<u8
     out
 }
 
-fn put_grant(out: &mut Vec<u8>, grant: Grant) {
-    leb128::put(out, grant.term);
-    leb128::put(out, grant.number);
+fn put_token(out: &mut Vec<u8>, token: FencingToken) {
+    leb128::put(out, token.term);
+    leb128::put(out, token.number);
 }
 
-fn take_grant(bytes: &mut &[u8]) -> Option<Grant> {
-    Some(Grant { term: leb128::take(bytes)?, number: leb128::take(bytes)? })
+fn take_token(bytes: &mut &[u8]) -> Option<FencingToken> {
+    Some(FencingToken { term: leb128::take(bytes)?, number: leb128::take(bytes)? })
 }
 
 /// What a group answers to a lock.
 pub fn put_locked(locked: &Locked) -> Vec<u8> {
     let mut out = Vec::new();
     match locked {
-        Locked::Granted { grant, values, answers } => {
+        Locked::Granted { token, values, answers } => {
             out.push(1);
-            put_grant(&mut out, *grant);
+            put_token(&mut out, *token);
             leb128::put(&mut out, values.len() as u64);
             for value in values {
                 out.push(u8::from(value.is_some()));
@@ -628,10 +628,10 @@ pub fn put_locked(locked: &Locked) -> Vec<u8> {
 /// Reads it back; `None` if it is none.
 pub fn take_locked(bytes: &[u8]) -> Option<Locked> {
     view_locked(bytes).map(|view| match view {
-        LockedView::Granted { grant, values, answers } => {
+        LockedView::Granted { token, values, answers } => {
             let values = values.into_iter().map(|value| value.map(<[u8]>::to_vec)).collect();
             let answers = answers.into_iter().map(|(count, reply)| (count, reply.to_vec())).collect();
-            Locked::Granted { grant, values, answers }
+            Locked::Granted { token, values, answers }
         }
         LockedView::Changed => Locked::Changed,
         LockedView::Refused(text) => Locked::Refused(String::from_utf8_lossy(text).into_owned()),
@@ -644,8 +644,8 @@ pub fn take_locked(bytes: &[u8]) -> Option<Locked> {
 pub enum LockedView<'a> {
     /// See there.
     Granted {
-        /// The grant.
-        grant: Grant,
+        /// The fencing token.
+        token: FencingToken,
         /// Values of the keys.
         values: Vec<Option<&'a [u8]>>,
         /// Answers to queries over all keys, with the number of keys.
@@ -664,7 +664,7 @@ pub fn view_locked(mut bytes: &[u8]) -> Option<LockedView<'_>> {
     let rest = &mut bytes;
     Some(match take_byte(rest)? {
         1 => {
-            let grant = take_grant(rest)?;
+            let token = take_token(rest)?;
             let value_count = leb128::take(rest)?;
             let values = (0..value_count).map(|_| match take_byte(rest)? {
                 0 => Some(None),
@@ -674,7 +674,7 @@ pub fn view_locked(mut bytes: &[u8]) -> Option<LockedView<'_>> {
             let answer_count = leb128::take(rest)?;
             let answers = (0..answer_count).map(|_| Some((leb128::take(rest)?, take_slice(rest)?)));
             let answers = answers.collect::<Option<_>>()?;
-            LockedView::Granted { grant, values, answers }
+            LockedView::Granted { token, values, answers }
         }
         2 => LockedView::Changed,
         3 => LockedView::Refused(bytes),
@@ -922,10 +922,10 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
         17 => RequestBody::EndReservation,
         7 => RequestBody::Lock(Box::new(take_lock(rest, group)?)),
         8 => {
-            let (transaction, grant) = (take_transaction(rest)?, take_grant(rest)?);
+            let (transaction, token) = (take_transaction(rest)?, take_token(rest)?);
             let participants = (0..leb128::take(rest)?).map(|_| Some(take_group(rest)?.0)).collect::<Option<_>>()?;
             let effects = (0..leb128::take(rest)?).map(|_| take_effect(rest)).collect::<Option<_>>()?;
-            RequestBody::Prepare { transaction, grant, participants, effects }
+            RequestBody::Prepare { transaction, token, participants, effects }
         }
         9 => {
             let transaction = take_transaction(rest)?;
@@ -938,7 +938,7 @@ fn take_request(mut bytes: &[u8]) -> Option<Request> {
             RequestBody::Resolve { transaction, resolution, low_water: leb128::take(rest)? }
         }
         10 => {
-            RequestBody::Cut { transaction: take_transaction(rest)?, grant: take_grant(rest)?, name: take_name(rest)? }
+            RequestBody::Cut { transaction: take_transaction(rest)?, token: take_token(rest)?, name: take_name(rest)? }
         }
         11 => RequestBody::ReadCut { name: take_name(rest)?, chunk: leb128::take(rest)? },
         12 => RequestBody::EndCut { name: take_name(rest)? },

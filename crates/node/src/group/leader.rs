@@ -138,7 +138,7 @@ impl Leader {
         }
     }
 
-    /// Leadership is lost. Only how many locks have been granted is kept: no two grants of a replica are the same.
+    /// Leadership is lost. Only how many locks have been granted is kept: no two tokens of a replica are the same.
     pub(super) fn step_down(&mut self, databases: u16) -> Lost {
         let mut next = Self::new(databases);
         next.locks = self.locks.successor();

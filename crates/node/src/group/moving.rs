@@ -640,7 +640,7 @@ impl Group {
         }
         let (transaction, to) = (moving.id, moving.to);
         moving.stage = Stage::AskingTaker { given };
-        let body = RequestBody::Prepare { transaction, grant: Grant::default(), participants, effects: taken };
+        let body = RequestBody::Prepare { transaction, token: FencingToken::default(), participants, effects: taken };
         output.ask_for_move(self.id, transaction, to, Step::Prepare, body);
     }
 
@@ -649,7 +649,7 @@ impl Group {
         let Some(moving) = &mut self.leader.mover.present else { return };
         let Stage::AskingTaker { given } = std::mem::replace(&mut moving.stage, Stage::AskingOwn) else { return };
         let (transaction, participants) = (moving.id, participants(self.id, moving.to));
-        let body = RequestBody::Prepare { transaction, grant: Grant::default(), participants, effects: given };
+        let body = RequestBody::Prepare { transaction, token: FencingToken::default(), participants, effects: given };
         output.ask_for_move(self.id, transaction, self.id, Step::Prepare, body);
     }
 

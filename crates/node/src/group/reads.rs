@@ -12,7 +12,7 @@ use super::proof::Observed;
 use super::{DeferredRead, Group, ReadRound, ReadWhat, Waiter};
 use crate::event::Now;
 use crate::letter::{Lock, Origin};
-use crate::locks::Grant;
+use crate::locks::FencingToken;
 use crate::output::Output;
 use crate::timing::Timings;
 use crate::toll::{Measure, Toll};
@@ -126,17 +126,17 @@ impl Group {
                 self.spans = spans;
                 return self.tell_ending(*transaction, (*asker, read.origin.node), output);
             }
-            ReadWhat::Locked(lock, grant) => {
+            ReadWhat::Locked(lock, token) => {
                 self.spans = spans;
                 // It may have been taken away meanwhile, from a gateway that seemed dead, and even been granted again.
-                return match self.holds_locks_by(lock.transaction, *grant) {
-                    true => self.fetch(lock, *grant, &read.origin, output),
+                return match self.holds_locks_by(lock.transaction, *token) {
+                    true => self.fetch(lock, *token, &read.origin, output),
                     false => output.send_back(&read.origin),
                 };
             }
-            ReadWhat::Holds(transaction, grant) => {
+            ReadWhat::Holds(transaction, token) => {
                 self.spans = spans;
-                let holds = self.holds_locks_by(*transaction, *grant);
+                let holds = self.holds_locks_by(*transaction, *token);
                 return output.answer(&read.origin, Observed::of_state(), vec![u8::from(holds)]);
             }
             ReadWhat::CopyCount(place) => {
@@ -280,8 +280,8 @@ impl Group {
     }
 }
 
-pub(super) fn fetching((lock, grant): (Box<Lock>, Grant), origin: Origin, before: u64) -> DeferredRead {
-    DeferredRead { origin, protocol: Protocol::Resp2, what: ReadWhat::Locked(lock, grant), before }
+pub(super) fn fetching((lock, token): (Box<Lock>, FencingToken), origin: Origin, before: u64) -> DeferredRead {
+    DeferredRead { origin, protocol: Protocol::Resp2, what: ReadWhat::Locked(lock, token), before }
 }
 
 pub(super) fn fail_read(read: &DeferredRead, text: &str, output: &mut Output<'_>) {

@@ -276,8 +276,8 @@ impl Group {
                 self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, output);
             }
             RequestBody::Admin(words) => self.admin(&words, origin, protocol, now, output),
-            RequestBody::Cut { transaction, grant, name } => {
-                self.cut((transaction, grant), name, now, output);
+            RequestBody::Cut { transaction, token, name } => {
+                self.cut((transaction, token), name, now, output);
                 // One that does not know yet that another leads has cut what that one has changed.
                 let what = ReadWhat::Cut(transaction);
                 self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, output);
@@ -290,13 +290,13 @@ impl Group {
                 self.leader.locks.renew(transaction, now.instant);
                 output.answer(&origin, Observed::of_state(), Vec::new());
             }
-            RequestBody::Prepare { transaction, grant, participants, .. } if participants.is_empty() => {
+            RequestBody::Prepare { transaction, token, participants, .. } if participants.is_empty() => {
                 // One that does not know yet that another leads would say yes to what that one has changed.
-                let what = ReadWhat::Holds(transaction, grant);
+                let what = ReadWhat::Holds(transaction, token);
                 self.read_now(DeferredRead { origin, protocol, what, before: self.batch.number }, now, output);
             }
-            RequestBody::Prepare { transaction, grant, participants, effects } => {
-                self.prepare((transaction, grant), participants, effects, (origin, floor), output);
+            RequestBody::Prepare { transaction, token, participants, effects } => {
+                self.prepare((transaction, token), participants, effects, (origin, floor), output);
             }
             RequestBody::Resolve { transaction, resolution, low_water } => {
                 self.resolve(transaction, resolution, low_water, (origin, floor), now, output);

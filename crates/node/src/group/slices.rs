@@ -38,7 +38,7 @@ struct Unpacking {
 /// A request that is logged when its values have been read in.
 struct Arriving {
     unpacking: Unpacking,
-    grant: Grant,
+    token: FencingToken,
     participants: Vec<u32>,
     origin: Origin,
     floor: u64,
@@ -47,7 +47,7 @@ struct Arriving {
 /// The answer to a lock, while its values are being written out.
 struct Leaving {
     transaction: TransactionId,
-    grant: Grant,
+    token: FencingToken,
     origin: Origin,
     values: Vec<Option<Exporting>>,
     /// Those before this one are done.
@@ -116,7 +116,7 @@ impl Leaving {
 
     fn answer(self, output: &mut Output<'_>) {
         let values = self.values.into_iter().map(|value| value.map(Exporting::into_bytes)).collect();
-        let granted = Locked::Granted { grant: self.grant, values, answers: self.answers };
+        let granted = Locked::Granted { token: self.token, values, answers: self.answers };
         output.answer(&self.origin, Observed::of_state(), put_locked(&granted));
     }
 }
@@ -147,10 +147,10 @@ impl Group {
                 Err(_) => output.answer(&arriving.origin, Proof::Refused, PrepareAnswer::Refused.put()),
                 Ok(false) => self.slices.arriving.push_back(arriving),
                 Ok(true) => {
-                    let Arriving { unpacking, grant, participants, origin, floor } = arriving;
+                    let Arriving { unpacking, token, participants, origin, floor } = arriving;
                     let Unpacking { transaction, effects, ready, .. } = unpacking;
                     self.keep_unpacked(transaction, ready);
-                    if self.may_prepare((transaction, grant), &effects, &origin, output) {
+                    if self.may_prepare((transaction, token), &effects, &origin, output) {
                         self.log_prepared(transaction, &participants, &effects, (origin, floor));
                     }
                 }
@@ -177,7 +177,7 @@ impl Group {
     /// invalid values is refused: once it was logged, no replica could go on.
     pub(super) fn let_arrive(
         &mut self,
-        (transaction, grant): (TransactionId, Grant),
+        (transaction, token): (TransactionId, FencingToken),
         participants: Vec<u32>,
         effects: Vec<Effect>,
         (origin, floor): (Origin, u64),
@@ -189,7 +189,7 @@ impl Group {
         Ok(match Unpacking::begin(transaction, effects, self.slices.slicing.bytes_min)? {
             Err(effects) => Some((participants, effects)),
             Ok(unpacking) => {
-                self.slices.arriving.push_back(Arriving { unpacking, grant, participants, origin, floor });
+                self.slices.arriving.push_back(Arriving { unpacking, token, participants, origin, floor });
                 None
             }
         })
@@ -247,13 +247,13 @@ impl Group {
     /// Answers a lock with these values, now or in some turns.
     pub(super) fn let_leave(
         &mut self,
-        (transaction, grant): (TransactionId, Grant),
+        (transaction, token): (TransactionId, FencingToken),
         origin: &Origin,
         values: Vec<Option<Exporting>>,
         answers: Vec<(u64, Vec<u8>)>,
         output: &mut Output<'_>,
     ) {
-        let mut leaving = Leaving { transaction, grant, origin: *origin, values, at: 0, answers };
+        let mut leaving = Leaving { transaction, token, origin: *origin, values, at: 0, answers };
         if leaving.step(self.slices.slicing.step_bytes) {
             leaving.answer(output);
         } else {

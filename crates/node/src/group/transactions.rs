@@ -13,7 +13,7 @@ use crate::defect::Defect;
 use crate::entry::{self, Effect, Watch};
 use crate::event::{GroupId, Now};
 use crate::letter::{Lock, Locked, Origin, ParticipantStatus, Request, RequestBody, Resolution};
-use crate::locks::Grant;
+use crate::locks::FencingToken;
 use crate::output::Output;
 use crate::transaction::{PrepareAnswer, TransactionId};
 use crate::wire::put_locked;
@@ -51,8 +51,8 @@ impl Group {
     }
 
     /// True if this transaction still holds the locks here that it was granted.
-    pub(crate) fn holds_locks_by(&self, transaction: TransactionId, grant: Grant) -> bool {
-        self.leader.locks.grant_of(transaction) == Some(grant)
+    pub(crate) fn holds_locks_by(&self, transaction: TransactionId, token: FencingToken) -> bool {
+        self.leader.locks.token_of(transaction) == Some(token)
     }
 
     /// True if a transaction holds this key.
@@ -107,8 +107,8 @@ impl Group {
         if self.is_leaving(lock.transaction) {
             return;
         }
-        if let Some(grant) = self.leader.locks.grant_of(lock.transaction) {
-            return self.fetch_in_order((lock, grant), origin, now, output); // its gateway has not heard
+        if let Some(token) = self.leader.locks.token_of(lock.transaction) {
+            return self.fetch_in_order((lock, token), origin, now, output); // its gateway has not heard
         }
         if self.leader.held.iter().any(is_waiting) {
             return;
@@ -139,15 +139,15 @@ impl Group {
             return self.tell_reader_moved(slot, &origin, Protocol::Resp2, output);
         }
         self.leader.locks.take(lock.transaction, lock.keys.iter().map(|(_, key)| key.clone()), lock.whole);
-        let grant = self.leader.locks.grant(lock.transaction, self.replica.term());
+        let token = self.leader.locks.grant(lock.transaction, self.replica.term());
         self.end_reservations_of(&lock);
-        self.fetch_in_order((lock, grant), origin, now, output);
+        self.fetch_in_order((lock, token), origin, now, output);
     }
 
     /// Reads the keys of a lock behind all changes that were asked for before. Changes to other keys do not matter.
     pub(super) fn fetch_in_order(
         &mut self,
-        granted: (Box<Lock>, Grant),
+        granted: (Box<Lock>, FencingToken),
         origin: Origin,
         now: Now,
         output: &mut Output<'_>,
@@ -234,7 +234,7 @@ impl Group {
         !self.state.keyspace().is_as_watched(watch.database, &watch.key, watch.version, moment)
     }
 
-    pub(super) fn fetch(&mut self, lock: &Lock, grant: Grant, origin: &Origin, output: &mut Output<'_>) {
+    pub(super) fn fetch(&mut self, lock: &Lock, token: FencingToken, origin: &Origin, output: &mut Output<'_>) {
         // The lock may have waited: what has expired in the meantime, and was told to be gone, does not come back.
         let moment = Moment { unix: lock.moment.unix.max(self.moment().unix), seed: lock.moment.seed };
         let changed = self.defect != Some(Defect::ForgottenWatch)
@@ -267,7 +267,7 @@ impl Group {
         let values = lock.keys.iter().map(value).collect();
         self.state.keyspace().set_silent(false);
         let answers = lock.queries.iter().map(|words| self.answer_locked(lock, words, moment)).collect();
-        self.let_leave((lock.transaction, grant), origin, values, answers, output);
+        self.let_leave((lock.transaction, token), origin, values, answers, output);
     }
 
     /// A query over a whole database, for a transaction that has locked the group. RANDOMKEY passes over the keys that
@@ -315,16 +315,16 @@ impl Group {
     /// keys since: the transaction is refused, although it may hold them again.
     pub(super) fn prepare(
         &mut self,
-        (transaction, grant): (TransactionId, Grant),
+        (transaction, token): (TransactionId, FencingToken),
         participants: Vec<u32>,
         effects: Vec<Effect>,
         (origin, floor): (Origin, u64),
         output: &mut Output<'_>,
     ) {
-        if !self.may_prepare((transaction, grant), &effects, &origin, output) {
+        if !self.may_prepare((transaction, token), &effects, &origin, output) {
             return;
         }
-        match self.let_arrive((transaction, grant), participants, effects, (origin, floor)) {
+        match self.let_arrive((transaction, token), participants, effects, (origin, floor)) {
             Ok(Some((participants, effects))) => {
                 self.log_prepared(transaction, &participants, &effects, (origin, floor));
             }
@@ -336,12 +336,12 @@ impl Group {
     /// True if a transaction has what it needs to be prepared. Otherwise its gateway is told.
     pub(super) fn may_prepare(
         &mut self,
-        (transaction, grant): (TransactionId, Grant),
+        (transaction, token): (TransactionId, FencingToken),
         effects: &[Effect],
         origin: &Origin,
         output: &mut Output<'_>,
     ) -> bool {
-        let may = self.holds_locks_by(transaction, grant) || self.takes_slots(transaction, effects);
+        let may = self.holds_locks_by(transaction, token) || self.takes_slots(transaction, effects);
         if !may {
             let unpacked = self.slices.unpacked.remove(&transaction).unwrap_or_default();
             self.bury_unpacked(unpacked);

@@ -944,7 +944,7 @@ fn an_answer_that_does_not_fit_is_as_good_as_none() {
     }
 }
 
-/// A group's leader grants locks, and says of the values what nobody can read. Under a grant that the group has given
+/// A group's leader tokens locks, and says of the values what nobody can read. Under a grant that the group has given
 /// the transaction is refused: nothing is computed from what cannot be read. Under another grant the locks are not the
 /// transaction's, which the group says when it is asked whether they lasted: then it begins again.
 #[test]
@@ -965,10 +965,10 @@ fn values_that_cannot_be_read_write_nothing() {
             true => (said.contains("with a value that cannot be read, and nothing was done"), "*3 $-1 $-1 $-1"),
             false => (said == "+OK", "*3 $1 1 $1 2 $1 3"),
         };
-        assert!(is_said, "grant {number}: {said}");
+        assert!(is_said, "token {number}: {said}");
         for node in 1..=3 {
             let other = nodes.host(node).connect(0);
-            assert_eq!(nodes.run(node, other, "MGET a b c"), held, "grant {number}, node {node}");
+            assert_eq!(nodes.run(node, other, "MGET a b c"), held, "token {number}, node {node}");
         }
         assert_eq!(nodes.run(gateway, client, "MSET a 4 b 5 c 6"), "+OK", "no lock is left");
     }
