@@ -12,7 +12,7 @@
 //! will come. It becomes *resting* only under the lock, with an empty box. A thread holds one lock at a time, so there
 //! is no circle of waiting.
 //!
-//! What a thread does for others is bounded, since its own clients wait meanwhile: long letters (see `core_thread`),
+//! What a thread does for others is bounded, since its own clients wait meanwhile: long envelopes (see `core_thread`),
 //! cores at long work, and mail that keeps coming are for the core's own thread. If this thread waits for a core's
 //! sockets, mail that keeps coming for that core is this thread's, and waits for the next batch or turn.
 
@@ -288,9 +288,9 @@ pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -
 /// Sees to the cores to which the thread of `here` has been called, and to the answers for its own.
 ///
 /// In batches, each in the order of the cores: all that are called are stepped before one is stepped again. So a core
-/// that is stepped late in a batch finds the letters of all that were stepped before it, and a batch later all others:
+/// that is stepped late in a batch finds the envelopes of all that were stepped before it, and a batch later all others:
 /// two batches carry what many cores have for each other, and each core turns once in each of them. Anyone who followed
-/// each call at once would step a core once for each letter. What is left after several batches stays among the calls.
+/// each call at once would step a core once for each envelope. What is left after several batches stays among the calls.
 ///
 /// Sockets are read in the first round only. What is read causes more to be finished, so that a thread that read in
 /// each round would never come to an end, and would at last wake all the others.

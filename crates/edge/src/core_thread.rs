@@ -837,11 +837,11 @@ impl CoreWork {
             Action::ReadLog(span) => self.storage.as_ref().expect(STORAGE_FIRST).read_log(span),
             Action::Archive(news) => self.storage.as_ref().expect(STORAGE_FIRST).archive(news),
             Action::KeepLog { group, index } => self.storage.as_ref().expect(STORAGE_FIRST).keep_log(group, index),
-            Action::Post { to, letter } => {
+            Action::Post { to, envelope } => {
                 // If this thread waits for its sockets as well, it steps it anyway.
                 let is_near = self.host.watcher(usize::from(to.0)) == self.host.watcher(self.here());
-                let is_long = letter.pieces.len() > HELP_MAIL_MAX && !is_near;
-                let event = Event::Letter { from: self.id, letter };
+                let is_long = envelope.pieces.len() > HELP_MAIL_MAX && !is_near;
+                let event = Event::Envelope { from: self.id, envelope };
                 let (place, mailbox) = (usize::from(to.0), &self.host.desks[usize::from(to.0)].mailbox);
                 if is_long {
                     mailbox.post(Mail::Event(event));

@@ -12,7 +12,7 @@ pub const READ_BYTES_MAX: usize = 64 * 1024;
 /// requests.
 pub const TURN_READ_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// A letter of more pieces wakes the core it is for: by the time that is up, the work has not half been done.
+/// An envelope of more pieces wakes the core it is for: by the time that is up, the work has not half been done.
 pub const HELP_MAIL_MAX: usize = 256;
 
 /// A core that goes on getting mail is stepped by another's thread for so many turns, and then by its own.

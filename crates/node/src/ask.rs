@@ -11,11 +11,11 @@ use stdx::{Duration, Instant, leb128};
 use crate::acl::Wish;
 use crate::commands::{self, Answer, ControlCommand, Known, Question};
 use crate::core::Core;
+use crate::core_messages::{COPIES_APPLIED, CoreMessage, Origin, Request, RequestBody};
 use crate::entry::Reader;
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::frame;
 use crate::group::{Group, LOADING, Standing};
-use crate::letter::{COPIES_APPLIED, Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::parameters::Pairs;
 use crate::quorum::Answerable;
@@ -157,7 +157,7 @@ impl Core {
         self.questions.pending.insert(question_id, pending);
         let own = self.context.core;
         for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
-            self.outbox.push(own, core, Mail::Ask { question_id, question: question.clone() });
+            self.outbox.push(own, core, CoreMessage::Ask { question_id, question: question.clone() });
         }
         self.answer_or_defer(own, question_id, question, actions);
     }
@@ -388,7 +388,7 @@ impl Core {
         let answer = self.answer(&mut deferred, actions).or_else(|| self.give_up(&deferred));
         match answer {
             Some(answer) if from == self.context.core => self.take_answer(from, question_id, answer, actions),
-            Some(answer) => self.outbox.push(self.context.core, from, Mail::Answer { question_id, answer }),
+            Some(answer) => self.outbox.push(self.context.core, from, CoreMessage::Answer { question_id, answer }),
             None => self.questions.deferred.push(deferred),
         }
     }

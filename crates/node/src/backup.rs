@@ -21,9 +21,9 @@ use resp::Protocol;
 use stdx::{Instant, UnixMillis};
 
 use crate::checkpoint::CHUNK_STATE;
+use crate::core_messages::{Lock, Origin};
 use crate::event::{Action, Level, Now};
 use crate::group::Group;
-use crate::letter::{Lock, Origin};
 use crate::limits;
 use crate::locks::FencingToken;
 use crate::output::Output;

@@ -31,12 +31,12 @@ use stdx::{Duration, Instant, Level, UnixMillis};
 
 use crate::commands::Known;
 use crate::core::Core;
+use crate::core_messages::{CoreMessage, Origin, Request, RequestBody};
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, Lane, Now, SessionId, SourceFigures};
 use crate::frame;
 use crate::group::{Group, Observed, Proof, Standing, is_null};
-use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::output::Output;
 use crate::router;
@@ -330,8 +330,8 @@ impl Output<'_> {
     /// Tells a waiter that it may get an answer: there may be something for it, or its stream or group has gone.
     fn wake(&mut self, waiter: &Origin, group: GroupId) {
         if waiter.node == self.context.node {
-            let mail = Mail::Wake { session: waiter.session, ticket: waiter.ticket, group };
-            self.outbox.push(self.context.core, waiter.core, mail);
+            let message = CoreMessage::Wake { session: waiter.session, ticket: waiter.ticket, group };
+            self.outbox.push(self.context.core, waiter.core, message);
         } else {
             let bytes = wire::encode_wake(waiter, group);
             self.send(waiter.node, GroupId(u32::from(waiter.core.0)), Lane::Log, bytes);
@@ -557,7 +557,7 @@ impl Core {
         if to == self.context.core {
             self.take_line(note, actions);
         } else {
-            self.outbox.push(self.context.core, to, Mail::Line(note));
+            self.outbox.push(self.context.core, to, CoreMessage::Line(note));
         }
     }
 

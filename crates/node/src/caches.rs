@@ -8,11 +8,11 @@ use resp::{Args, Span};
 use stdx::Instant;
 
 use crate::core::{Context, Core};
+use crate::core_messages::{Claim, CoreMessage, Origin, Request, RequestBody};
 use crate::entry::Reader;
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::group::Proof;
 use crate::invalidation_barrier::Withheld;
-use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::output::Output;
 use crate::relay::Purpose;
@@ -85,7 +85,7 @@ impl Output<'_> {
         match answer {
             Withheld::Reply { origin, proof, bytes } => self.reply_proven(&origin, proof.into(), bytes),
             Withheld::Answer { origin, proof, bytes } => self.answer(&origin, proof, bytes),
-            Withheld::Told { gateway, claim } => self.mail(gateway, Mail::Told { claim }),
+            Withheld::Told { gateway, claim } => self.post(gateway, CoreMessage::Told { claim }),
         }
     }
 
@@ -99,7 +99,7 @@ impl Output<'_> {
                 self.context.invalidation_barrier.note(core);
             }
             let news = News::Keys(vec![Arc::clone(&key)]);
-            self.mail(core, Mail::Invalidate { session, news, by });
+            self.post(core, CoreMessage::Invalidate { session, news, by });
         }
         Some(key)
     }
@@ -118,7 +118,7 @@ impl Output<'_> {
     pub(crate) fn flush_broadcasters(&mut self) {
         for core in self.context.tracker.hearing_cores().collect::<Vec<_>>() {
             self.context.invalidation_barrier.note(core);
-            self.mail(core, Mail::FlushBroadcasters);
+            self.post(core, CoreMessage::FlushBroadcasters);
         }
     }
 
@@ -128,7 +128,7 @@ impl Output<'_> {
             if self.context.tracker.is_wanted() && must_hear(&self.context.tracker, core, self.context.core) {
                 self.context.invalidation_barrier.note(core);
             }
-            self.mail(core, Mail::FlushCaches);
+            self.post(core, CoreMessage::FlushCaches);
         }
     }
 }
@@ -153,7 +153,7 @@ impl Core {
         let before = self.context.tracker.set_presence(core, presence);
         if presence.gathers && before.tracks && !before.gathers {
             // It may have begun to gather before it was known here.
-            self.outbox.push(self.context.core, core, Mail::FlushCaches);
+            self.outbox.push(self.context.core, core, CoreMessage::FlushCaches);
         }
         let noted = self.context.noted();
         for group in self.groups_mut() {
@@ -205,8 +205,9 @@ impl Core {
         let Some(session) = self.sessions.get(id) else { return };
         match session.options.tracking.as_ref().and_then(|tracking| tracking.redirect) {
             Some(redirect) => {
-                let mail = Mail::Redirected { session: redirect.session, news, from: (self.context.core, id) };
-                self.outbox.push(self.context.core, redirect.core, mail);
+                let message =
+                    CoreMessage::Redirected { session: redirect.session, news, from: (self.context.core, id) };
+                self.outbox.push(self.context.core, redirect.core, message);
             }
             None if News::can_be_told(session, false) => {
                 let limits = &self.context.settings.output_limits;
@@ -219,8 +220,8 @@ impl Core {
     /// News of another session comes to one of this core.
     pub(crate) fn tell_redirected(&mut self, id: SessionId, news: &News, from: (CoreId, SessionId)) {
         let Some(session) = self.sessions.get(id).filter(|session| !session.is_closing) else {
-            let mail = Mail::RedirectBroken { session: from.1, lost: id.serial };
-            self.outbox.push(self.context.core, from.0, mail);
+            let message = CoreMessage::RedirectBroken { session: from.1, lost: id.serial };
+            self.outbox.push(self.context.core, from.0, message);
             return;
         };
         if News::can_be_told(session, true) {
@@ -257,8 +258,8 @@ impl Core {
         let own = self.context.core;
         let mut left = left.unwrap_or_else(|| self.context.tracker.redirect_cores(own).into_iter().collect());
         match left.pop() {
-            Some(next) => self.outbox.push(own, next, Mail::Hear { home, round, left: Some(left) }),
-            None => self.outbox.push(own, home, Mail::Heard { round }),
+            Some(next) => self.outbox.push(own, next, CoreMessage::Hear { home, round, left: Some(left) }),
+            None => self.outbox.push(own, home, CoreMessage::Heard { round }),
         }
     }
 
@@ -275,7 +276,7 @@ impl Core {
         let (own, now) = (self.context.core, self.now.instant);
         self.withheld.insert(claim, Parked { purpose, proof, bytes: bytes.to_vec(), since: now, is_late: false });
         let core = router::core_of(claim.group, self.context.core_count);
-        self.outbox.push(own, core, Mail::Tell { gateway: own, claim });
+        self.outbox.push(own, core, CoreMessage::Tell { gateway: own, claim });
     }
 
     /// A gateway of this node waits for the replica here to apply its request.
@@ -382,7 +383,7 @@ impl Core {
             by_core.entry(router::core_of(group, core_count)).or_default().push(key);
         }
         for (core, keys) in by_core {
-            self.outbox.push(own, core, Mail::Remember { session, keys });
+            self.outbox.push(own, core, CoreMessage::Remember { session, keys });
         }
     }
 
@@ -397,7 +398,7 @@ impl Core {
                 if core == self.context.core {
                     self.invalidate_asked(session, news, asked);
                 } else {
-                    self.outbox.push(self.context.core, core, Mail::Invalidate { session, news, by: *by });
+                    self.outbox.push(self.context.core, core, CoreMessage::Invalidate { session, news, by: *by });
                 }
             }
         }
@@ -438,12 +439,12 @@ impl Core {
         if !changed.is_empty() {
             let changed = Arc::new(changed);
             for core in tracker.hearing_cores() {
-                self.outbox.push(own, core, Mail::Changed(Arc::clone(&changed)));
+                self.outbox.push(own, core, CoreMessage::Changed(Arc::clone(&changed)));
             }
         }
         if let Some((round, cores)) = self.context.invalidation_barrier.begin_round() {
             for core in cores {
-                self.outbox.push(own, core, Mail::Hear { home: own, round, left: None });
+                self.outbox.push(own, core, CoreMessage::Hear { home: own, round, left: None });
             }
         }
         let tracker = &mut self.context.tracker;
@@ -456,14 +457,14 @@ impl Core {
                 let Some((key, readers)) = self.context.tracker.take_readers(&key) else { continue };
                 for (core, session) in readers {
                     let news = News::Keys(vec![Arc::clone(&key)]);
-                    self.outbox.push(own, core, Mail::Invalidate { session, news, by: None });
+                    self.outbox.push(own, core, CoreMessage::Invalidate { session, news, by: None });
                 }
             }
         }
         if let Some(presence) = self.context.tracker.presence_to_announce(own, self.context.is_clustered) {
             self.set_presence(own, presence);
             for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
-                self.outbox.push(own, core, Mail::Presence(own, presence));
+                self.outbox.push(own, core, CoreMessage::Presence(own, presence));
             }
         }
         more

@@ -3,7 +3,7 @@
 mod acquaint;
 mod clients;
 mod keys;
-mod letters;
+mod messages;
 mod parts;
 mod routing;
 mod users;
@@ -20,6 +20,7 @@ use crate::acl::{AclLog, Users};
 use crate::acquaintances::Acquaintances;
 use crate::caches::Parked;
 use crate::commands::Known;
+use crate::core_messages::{Claim, CoreMessage, Origin, Request, RequestBody};
 use crate::defect::Defect;
 use crate::evaluate::Runner;
 use crate::event::{
@@ -32,7 +33,6 @@ use crate::group_status::GroupStatuses;
 use crate::guilt::Guilt;
 use crate::hints::Hints;
 use crate::invalidation_barrier::InvalidationBarrier;
-use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
 use crate::limits::{self, Slicing};
 use crate::moments::Moments;
 use crate::monitor::Monitors;
@@ -573,7 +573,7 @@ impl Core {
                 self.close(session, actions);
             }
             Event::Peer { from, bytes } => self.peer(from, bytes, actions),
-            Event::Letter { from, letter } => self.read_letter(from, letter, actions),
+            Event::Envelope { from, envelope } => self.read_envelope(from, envelope, actions),
             Event::Groups { count, is_recovering } => {
                 self.splitting.is_in_doubt = is_recovering;
                 self.make_room_for(count);
@@ -716,7 +716,7 @@ impl Core {
 
     // ---- sessions -------------------------------------------------------------------------------------------------
 
-    // ---- letters and peers ------------------------------------------------------------------------------------------
+    // ---- envelopes and peers ----------------------------------------------------------------------------------------
 
     pub(crate) fn output<'a>(
         context: &'a mut Context,
@@ -820,7 +820,7 @@ impl Core {
                 if self.has_loaded {
                     let own = self.context.core;
                     for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
-                        self.outbox.push(own, core, Mail::Loaded);
+                        self.outbox.push(own, core, CoreMessage::Loaded);
                     }
                     self.note_loaded(own, actions);
                 }
@@ -936,7 +936,7 @@ impl Core {
             if self.context.core == CoreId(0) {
                 self.hearing.note_checkpoint(CoreId(0), stage);
             } else {
-                self.outbox.push(self.context.core, CoreId(0), Mail::Checkpoint(stage));
+                self.outbox.push(self.context.core, CoreId(0), CoreMessage::Checkpoint(stage));
             }
         }
     }

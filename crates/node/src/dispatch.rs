@@ -6,18 +6,18 @@ mod replica_reads;
 use std::sync::Arc;
 
 use command::{Flag, Join, Refusal, Span as KeySpan};
-use keyspace::{AHEAD_MAX, Ahead, Body, Class, DataCommand, Moment, Patience};
+use keyspace::{Body, Class, DataCommand, Moment, AHEAD_MAX, Patience, Ahead};
 use resp::{Args, Glance, Limits, Parsed, Writer};
 
 use crate::acl::Where;
 use crate::catalog::container_of;
 use crate::commands::{self, ControlCommand, Flow, Known, Question, Queued};
 use crate::core::{Context, Core};
+use crate::core_messages::{CoreMessage, Origin, PlainKind, PlainRequest, Request, RequestBody};
 use crate::entry::put_words;
 use crate::event::{Action, GroupId, Room, SessionId};
 use crate::group::{Group, LOADING};
 use crate::hot::Load;
-use crate::letter::{Mail, Origin, PlainKind, PlainRequest, Request, RequestBody};
 use crate::limits;
 use crate::observe::other_databases;
 use crate::quorum::Answerable;
@@ -678,7 +678,7 @@ impl Core {
         if to == self.context.core {
             self.take_request(request, actions);
         } else {
-            self.outbox.push(self.context.core, to, Mail::Request(request));
+            self.outbox.push(self.context.core, to, CoreMessage::Request(request));
         }
         None
     }

@@ -14,11 +14,11 @@ use crate::acl::{LogEntry, User, Where};
 use crate::commands::{self, Body, ControlCommand, Known};
 use crate::computation::{Computation, Computed, Means};
 use crate::core::Core;
+use crate::core_messages::{CoreMessage, DeclinedScript, Origin, Request, RequestBody, ScriptRequest};
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, CoreId, GroupId, Now, Room, SessionId};
 use crate::group::{Committed, Declined, LEADER_LOST, NO_REPLICAS, Proof, READ_ONLY, Run, Standing, no_room};
-use crate::letter::{DeclinedScript, Mail, Origin, Request, RequestBody, ScriptRequest};
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::limits;
 use crate::output::Output;
@@ -385,7 +385,7 @@ impl Core {
         let _ = self.context.scripting.cache.insert(script.clone(), false);
         let own = self.context.core;
         for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
-            self.outbox.push(own, core, Mail::Learn(script.clone()));
+            self.outbox.push(own, core, CoreMessage::Learn(script.clone()));
         }
         Ok(script)
     }
@@ -530,11 +530,11 @@ impl Core {
         }
         if !is_done {
             let next = CoreId((own.0 + 1) % self.context.core_count);
-            self.outbox.push(own, next, Mail::Libraries { libraries, first, reply });
+            self.outbox.push(own, next, CoreMessage::Libraries { libraries, first, reply });
             return;
         }
         for core in (0..self.context.core_count).map(CoreId) {
-            self.outbox.push(own, core, Mail::LibrariesKnown { version: libraries.version });
+            self.outbox.push(own, core, CoreMessage::LibrariesKnown { version: libraries.version });
         }
         if let Some((origin, proof, bytes)) = reply
             && origin.claim.is_none()
@@ -709,7 +709,7 @@ impl Core {
         if to == own {
             self.with_group(group, actions, |group, output| group.let_in(&origin, now, output));
         } else {
-            self.outbox.push(own, to, Mail::LetIn { group, origin });
+            self.outbox.push(own, to, CoreMessage::LetIn { group, origin });
         }
     }
 
@@ -777,7 +777,7 @@ impl Core {
                     group.keep_out(&origin);
                 }
                 let declined = DeclinedScript { origin, protocol, script, declined, home };
-                self.outbox.push(self.context.core, origin.core, Mail::Declined(declined));
+                self.outbox.push(self.context.core, origin.core, CoreMessage::Declined(declined));
             }
         }
     }
@@ -920,7 +920,7 @@ impl Core {
     fn tell_busy(&mut self, busy: Option<bool>) {
         let own = self.context.core;
         for core in (0..self.context.core_count).map(CoreId) {
-            self.outbox.push(own, core, Mail::Busy { core: own, is_function: busy });
+            self.outbox.push(own, core, CoreMessage::Busy { core: own, is_function: busy });
         }
     }
 }

@@ -19,7 +19,7 @@ pub use message::{CoreId, GroupId, NodeId};
 
 use crate::acl::Users;
 use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
-use crate::letter::Letter;
+use crate::core_messages::Envelope;
 use crate::roster::Member;
 use crate::session::OwnTicket;
 use crate::settings::Settings;
@@ -296,11 +296,11 @@ pub enum Event<'a> {
         bytes: &'a [u8],
     },
     /// A sibling core spoke. Letters from one core arrive in the order in which they were posted.
-    Letter {
+    Envelope {
         /// Who.
         from: CoreId,
         /// What.
-        letter: Letter,
+        envelope: Envelope,
     },
     /// A group of this core has been loaded from disk: until then its keys answer LOADING.
     Loaded(Box<GroupSeed>),
@@ -535,7 +535,7 @@ pub enum Action {
         /// The core that gets it.
         to: CoreId,
         /// What.
-        letter: Letter,
+        envelope: Envelope,
     },
     /// Something of this level is about to be written to a log of this node. What the directory says must be on disk
     /// before any later action is carried out, and no link may go on with a node that does not know the level.

@@ -57,10 +57,10 @@ use stdx::{Duration, Instant, Prng, UnixMillis};
 
 use crate::backup::Backups;
 use crate::checkpoint::Checkpointing;
+use crate::core_messages::{CoreMessage, Lock, Locked, Origin, Request, RequestBody, Resolution};
 use crate::defect::Defect;
 use crate::entry::{self, Effect, Item};
 use crate::event::{Action, CoreId, GroupId, GroupSeed, Level, NodeId, Now, Room, SessionId};
-use crate::letter::{Lock, Locked, Mail, Origin, Request, RequestBody, Resolution};
 use crate::limits;
 use crate::locks::{FencingToken, Locks};
 use crate::observe;

@@ -17,9 +17,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::core_messages::{Claim, Origin};
 use crate::event::CoreId;
 use crate::group::Committed;
-use crate::letter::{Claim, Origin};
 
 /// An answer that waits.
 #[derive(Debug)]

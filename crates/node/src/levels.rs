@@ -29,11 +29,11 @@ use stdx::{Level, Levels};
 
 use crate::commands::Known;
 use crate::core::{Context, Core};
+use crate::core_messages::{Request, RequestBody};
 use crate::defect::Defect;
 use crate::entry;
 use crate::event::{Action, GroupId, NodeId};
 use crate::group::{Group, Proof};
-use crate::letter::{Request, RequestBody};
 use crate::output::Output;
 use crate::roster::Member;
 use crate::timeline::Kind;

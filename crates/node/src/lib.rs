@@ -18,6 +18,7 @@ pub mod checkpoint;
 pub mod commands;
 mod computation;
 pub mod core;
+pub mod core_messages;
 #[doc(hidden)]
 pub mod defect;
 mod dispatch;
@@ -36,7 +37,6 @@ mod hot;
 mod invalidation_barrier;
 pub mod invitation;
 pub mod landscape;
-pub mod letter;
 mod levels;
 pub mod limits;
 pub mod lives;

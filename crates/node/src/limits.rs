@@ -31,13 +31,13 @@ pub const OWED_COUNT_TO_READ_MAX: u64 = 64;
 pub const PLAIN_REQUEST_BYTES_MAX: usize = 16 << 10;
 
 /// Letters between cores that have been read and are kept for the next ones, at most.
-pub const LETTERS_KEPT_MAX: usize = 8;
+pub const ENVELOPES_KEPT_MAX: usize = 8;
 
-/// Memory for the bytes of a letter between cores that is kept for the next one, at most.
-pub const LETTER_BYTES_KEPT_MAX: usize = 64 << 10;
+/// Memory for the bytes of an envelope between cores that is kept for the next one, at most.
+pub const ENVELOPE_BYTES_KEPT_MAX: usize = 64 << 10;
 
-/// Pieces for which the memory of such a letter is kept, at most.
-pub const LETTER_PIECES_KEPT_MAX: usize = 1 << 10;
+/// Pieces for which the memory of such an envelope is kept, at most.
+pub const ENVELOPE_PIECES_KEPT_MAX: usize = 1 << 10;
 
 /// Reads of one client that are remembered, answered ones among them, before these are sorted out.
 pub const READS_NOTED_MAX: usize = 4 * OWED_COUNT_TO_READ_MAX as usize;

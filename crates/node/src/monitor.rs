@@ -9,9 +9,9 @@ use resp::Args;
 
 use crate::commands::Known;
 use crate::core::{Context, Core};
+use crate::core_messages::CoreMessage;
 use crate::entry::Reader;
 use crate::event::{CoreId, SessionId};
-use crate::letter::Mail;
 use crate::output::{Outbox, Output};
 
 /// Which sessions of this core watch, and which cores have such sessions.
@@ -87,7 +87,7 @@ impl Core {
         let own = self.context.core;
         if self.context.monitors.is_to_be_taken_back(own) {
             for core in (0..self.context.core_count).map(CoreId) {
-                self.outbox.push(own, core, Mail::Monitoring(own, false));
+                self.outbox.push(own, core, CoreMessage::Monitoring(own, false));
             }
         }
     }
@@ -118,7 +118,7 @@ fn line<'a>(unix_ms: i64, database: u16, by: &str, words: impl Iterator<Item = &
 
 fn show_line(line: &Arc<[u8]>, context: &Context, outbox: &mut Outbox) {
     for (core, _) in (0..).zip(&context.monitors.cores).filter(|(_, watches)| **watches) {
-        outbox.push(context.core, CoreId(core), Mail::Monitored(Arc::clone(line)));
+        outbox.push(context.core, CoreId(core), CoreMessage::Monitored(Arc::clone(line)));
     }
 }
 

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use stdx::{Duration, Instant, leb128};
 
 use crate::core::Core;
+use crate::core_messages::CoreMessage;
 use crate::event::{Action, CoreId, GroupId, Lane, NodeId, Room};
-use crate::letter::Mail;
 use crate::limits;
 use crate::stagger::{self, Stage};
 use crate::wire;
@@ -279,7 +279,7 @@ impl Core {
         if judged != *self.context.neighbours {
             let judged = Arc::new(judged);
             for core in (1..self.context.core_count).map(CoreId) {
-                self.outbox.push(self.context.core, core, Mail::Neighbours(Arc::clone(&judged)));
+                self.outbox.push(self.context.core, core, CoreMessage::Neighbours(Arc::clone(&judged)));
             }
             self.context.neighbours = judged;
         }

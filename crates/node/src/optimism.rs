@@ -4,8 +4,8 @@
 use stdx::{Duration, Instant, Level};
 
 use crate::core::{Context, Core};
+use crate::core_messages::{Request, RequestBody};
 use crate::event::{Action, GroupId, SessionId};
-use crate::letter::{Request, RequestBody};
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;

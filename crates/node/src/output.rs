@@ -1,4 +1,4 @@
-//! The way out of a group: replies to clients on any node or core, letters to sibling cores, messages to other nodes.
+//! The way out of a group: replies to clients on any node or core, envelopes to sibling cores, messages to other nodes.
 
 use consensus::Message;
 use keyspace::{DataCommand, Notice};
@@ -7,11 +7,13 @@ use stdx::UnixMillis;
 
 use crate::commands::Known;
 use crate::core::Context;
+use crate::core_messages::{
+    CoreMessage, Envelope, Origin, OutcomeQueryKind, ParticipantStatus, Piece, PlainRequest, RequestBody,
+};
 use crate::entry::put_words;
 use crate::event::{Action, CoreId, GroupId, Lane, Level, NodeId};
 use crate::group::{Committed, Observed, Proof};
 use crate::invalidation_barrier::Withheld;
-use crate::letter::{Letter, Mail, Origin, OutcomeQueryKind, ParticipantStatus, Piece, PlainRequest, RequestBody};
 use crate::limits;
 use crate::pubsub;
 use crate::relay::Step;
@@ -25,70 +27,70 @@ use crate::wire;
 /// Letters being gathered, one per sibling core.
 #[derive(Debug, Default)]
 pub struct Outbox {
-    letters: Vec<Letter>,
-    /// Mail of this core to itself, to be read in the same turn.
-    pub own: Vec<Mail>,
+    envelopes: Vec<Envelope>,
+    /// Core Message of this core to itself, to be read in the same turn.
+    pub own: Vec<CoreMessage>,
     /// Letters that have been read, for the next ones to be written into.
-    spare: Vec<Letter>,
+    spare: Vec<Envelope>,
 }
 
 impl Outbox {
     /// An outbox to `core_count` cores.
     pub fn new(core_count: u16) -> Self {
-        Self { letters: (0..core_count).map(|_| Letter::default()).collect(), own: Vec::new(), spare: Vec::new() }
+        Self { envelopes: (0..core_count).map(|_| Envelope::default()).collect(), own: Vec::new(), spare: Vec::new() }
     }
 
     /// Adds to what a core will be told.
-    pub fn push(&mut self, own: CoreId, to: CoreId, mail: Mail) {
+    pub fn push(&mut self, own: CoreId, to: CoreId, message: CoreMessage) {
         if own == to {
-            self.own.push(mail);
+            self.own.push(message);
         } else {
-            self.letters[usize::from(to.0)].pieces.push(Piece::Mail(Box::new(mail)));
+            self.envelopes[usize::from(to.0)].pieces.push(Piece::CoreMessage(Box::new(message)));
         }
     }
 
     /// Asks another core for what a client has asked for.
     pub(crate) fn push_plain(&mut self, to: CoreId, request: PlainRequest, database: u16, args: Args<'_>) {
-        let letter = &mut self.letters[usize::from(to.0)];
-        let start = letter.bytes.len();
-        put_words(&mut letter.bytes, database, args);
-        letter.pieces.push(Piece::Request(PlainRequest { words: start..letter.bytes.len(), ..request }));
+        let envelope = &mut self.envelopes[usize::from(to.0)];
+        let start = envelope.bytes.len();
+        put_words(&mut envelope.bytes, database, args);
+        envelope.pieces.push(Piece::Request(PlainRequest { words: start..envelope.bytes.len(), ..request }));
     }
 
     /// Gives another core the reply to a client of its own.
     fn push_reply(&mut self, origin: &Origin, protocol: Protocol, proof: Proof, write: impl FnOnce(&mut Writer)) {
-        let letter = &mut self.letters[usize::from(origin.core.0)];
-        let mut writer = Writer::onto(std::mem::take(&mut letter.bytes), protocol);
+        let envelope = &mut self.envelopes[usize::from(origin.core.0)];
+        let mut writer = Writer::onto(std::mem::take(&mut envelope.bytes), protocol);
         let start = writer.len();
         write(&mut writer);
-        letter.bytes = writer.into_bytes();
+        envelope.bytes = writer.into_bytes();
         let Origin { session, ticket, .. } = *origin;
-        letter.pieces.push(if letter.bytes.len() - start > limits::LETTER_BYTES_KEPT_MAX {
+        envelope.pieces.push(if envelope.bytes.len() - start > limits::ENVELOPE_BYTES_KEPT_MAX {
             // By itself, so that it is gone as soon as it has been read, and others need not move for it.
-            Piece::LongReply { session, ticket, proof, bytes: letter.bytes.split_off(start) }
+            Piece::LongReply { session, ticket, proof, bytes: envelope.bytes.split_off(start) }
         } else {
-            Piece::Reply { session, ticket, proof, bytes: start..letter.bytes.len() }
+            Piece::Reply { session, ticket, proof, bytes: start..envelope.bytes.len() }
         });
     }
 
-    /// Keeps the memory of a letter that has been read.
-    pub(crate) fn recycle(&mut self, mut letter: Letter) {
-        let is_small = letter.bytes.capacity() <= limits::LETTER_BYTES_KEPT_MAX
-            && letter.pieces.capacity() <= limits::LETTER_PIECES_KEPT_MAX;
-        if is_small && self.spare.len() < self.letters.len().min(limits::LETTERS_KEPT_MAX) {
-            letter.pieces.clear();
-            letter.bytes.clear();
-            self.spare.push(letter);
+    /// Keeps the memory of an envelope that has been read.
+    pub(crate) fn recycle(&mut self, mut envelope: Envelope) {
+        let is_small = envelope.bytes.capacity() <= limits::ENVELOPE_BYTES_KEPT_MAX
+            && envelope.pieces.capacity() <= limits::ENVELOPE_PIECES_KEPT_MAX;
+        if is_small && self.spare.len() < self.envelopes.len().min(limits::ENVELOPES_KEPT_MAX) {
+            envelope.pieces.clear();
+            envelope.bytes.clear();
+            self.spare.push(envelope);
         }
     }
 
     /// Posts what has been gathered. `moment` is the latest that this core knows of.
     pub fn flush(&mut self, moment: UnixMillis, actions: &mut Vec<Action>) {
-        for (core, letter) in self.letters.iter_mut().enumerate() {
-            if !letter.pieces.is_empty() {
-                letter.moment = moment;
-                let letter = std::mem::replace(letter, self.spare.pop().unwrap_or_default());
-                actions.push(Action::Post { to: CoreId(core as u16), letter });
+        for (core, envelope) in self.envelopes.iter_mut().enumerate() {
+            if !envelope.pieces.is_empty() {
+                envelope.moment = moment;
+                let envelope = std::mem::replace(envelope, self.spare.pop().unwrap_or_default());
+                actions.push(Action::Post { to: CoreId(core as u16), envelope });
             }
         }
     }
@@ -116,12 +118,12 @@ impl Output<'_> {
     pub fn happened(&mut self, kind: timeline::Kind, group: Option<GroupId>, text: String) {
         let line = group.map_or_else(|| text.clone(), |group| format!("group {}: {text}", group.0));
         self.actions.push(Action::Log { level: Level::Notice, line });
-        self.mail(CoreId(0), Mail::Happened { kind, group, text });
+        self.post(CoreId(0), CoreMessage::Happened { kind, group, text });
     }
 
     /// Tells a core of this node.
-    pub fn mail(&mut self, to: CoreId, mail: Mail) {
-        self.outbox.push(self.context.core, to, mail);
+    pub fn post(&mut self, to: CoreId, message: CoreMessage) {
+        self.outbox.push(self.context.core, to, message);
     }
 
     /// Answers a request that changed nothing.
@@ -241,7 +243,7 @@ impl Output<'_> {
     pub(crate) fn answer_with(&mut self, origin: &Origin, proof: Proof, toll: Toll, bytes: Vec<u8>) {
         let Some(claim) = origin.claim else { return };
         let place = self.context.place_of(claim.group);
-        self.tell_gateway(origin, Mail::Answered { claim, place, toll, proof, bytes });
+        self.tell_gateway(origin, CoreMessage::Answered { claim, place, toll, proof, bytes });
     }
 
     /// Answers a numbered request that changed data. The answer to a step of a transaction waits for those who cache:
@@ -257,21 +259,21 @@ impl Output<'_> {
     /// Lets a gateway send again what it has asked: it was not carried out here, and may be elsewhere.
     pub fn send_back(&mut self, origin: &Origin) {
         if let Some(claim) = origin.claim {
-            self.tell_gateway(origin, Mail::Refused { claim });
+            self.tell_gateway(origin, CoreMessage::Refused { claim });
         }
     }
 
     /// Tells a gateway that its request has come again and will be answered.
     pub fn alive(&mut self, origin: &Origin) {
         if let Some(claim) = origin.claim {
-            self.tell_gateway(origin, Mail::Alive { claim });
+            self.tell_gateway(origin, CoreMessage::Alive { claim });
         }
     }
 
-    fn tell_gateway(&mut self, origin: &Origin, mail: Mail) {
+    fn tell_gateway(&mut self, origin: &Origin, message: CoreMessage) {
         if origin.node == self.context.node {
-            self.outbox.push(self.context.core, origin.core, mail);
-        } else if let Some(bytes) = wire::encode_to_gateway(&mail) {
+            self.outbox.push(self.context.core, origin.core, message);
+        } else if let Some(bytes) = wire::encode_to_gateway(&message) {
             // The group's number only tells the receiving host which core to wake: the gateway's own.
             self.send(origin.node, GroupId(u32::from(origin.core.0)), Lane::Log, bytes);
         }
@@ -306,7 +308,7 @@ impl Output<'_> {
             }
             _ => {
                 let core = self.core_of(group);
-                self.mail(core, Mail::OutcomeQuery { transaction, from, node: own, group, question });
+                self.post(core, CoreMessage::OutcomeQuery { transaction, from, node: own, group, question });
             }
         }
     }
@@ -321,7 +323,7 @@ impl Output<'_> {
     ) {
         if node == self.context.node {
             let core = self.core_of(asker);
-            self.mail(core, Mail::ParticipantStatus { transaction, group: asker, from, status });
+            self.post(core, CoreMessage::ParticipantStatus { transaction, group: asker, from, status });
         } else {
             self.send(node, asker, Lane::Log, wire::encode_participant_status(transaction, asker, from, status));
         }
@@ -329,7 +331,7 @@ impl Output<'_> {
 
     /// Asks a group for a step of a move that another group of this core drives.
     pub fn ask_for_move(&mut self, by: GroupId, id: TransactionId, group: GroupId, step: Step, body: RequestBody) {
-        self.mail(self.context.core, Mail::Move { by, id, group, step, body });
+        self.post(self.context.core, CoreMessage::Move { by, id, group, step, body });
     }
 
     /// A command begins to be carried out.
@@ -361,7 +363,7 @@ impl Output<'_> {
             self.context.note_slow(session);
         } else {
             let entries = self.context.timings.take_slow();
-            self.mail(origin.core, Mail::Slow { session: origin.session, entries });
+            self.post(origin.core, CoreMessage::Slow { session: origin.session, entries });
         }
     }
 
@@ -385,7 +387,7 @@ impl Output<'_> {
         let own = self.context.core;
         self.context.pubsub.deliver(message, self.sessions, &self.context.settings.output_limits);
         for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
-            self.outbox.push(own, core, Mail::Publish(message.clone()));
+            self.outbox.push(own, core, CoreMessage::Publish(message.clone()));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which session listens to which channel, and how a message reaches everybody.
 //!
 //! A core knows what its own sessions listen to, and nothing of the others': a message is handed to every core of the
-//! node and to every other node. So subscribing costs no letter, and a subscription that has been acknowledged misses
+//! node and to every other node. So subscribing costs no envelope, and a subscription that has been acknowledged misses
 //! nothing that is published after that.
 //!
 //! A message is delivered at most once, as in Redis: a subscriber that does not read is cut off (see

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use resp::Protocol;
 use stdx::{Duration, Instant};
 
+use crate::core_messages::{Claim, Request, RequestBody, ScriptRequest};
 use crate::event::{GroupId, NodeId, SessionId};
-use crate::letter::{Claim, Request, RequestBody, ScriptRequest};
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::transaction::TransactionId;
@@ -705,9 +705,9 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core_messages::{Origin, Resolution};
     use crate::entry::Effect;
     use crate::event::CoreId;
-    use crate::letter::{Origin, Resolution};
     use crate::locks::FencingToken;
     use crate::transaction::GatewayId;
 

@@ -12,8 +12,8 @@ use resp::{Args, Protocol};
 use stdx::{Duration, Instant, leb128};
 
 use crate::core::Core;
+use crate::core_messages::{COPIES_APPLIED, COPIES_LOGGED, Request, RequestBody};
 use crate::event::{Action, FollowersAnswer, FollowersForm, FollowersRequest, GroupId, SessionId};
-use crate::letter::{COPIES_APPLIED, COPIES_LOGGED, Request, RequestBody};
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::session::OwnTicket;

@@ -34,9 +34,9 @@ use stdx::Level;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 
 use crate::core::{Context, Core};
+use crate::core_messages::CoreMessage;
 use crate::event::{Action, GroupId, GroupSeed, Persist};
 use crate::founding::{Begun, FIRST_TICKET};
-use crate::letter::Mail;
 use crate::{limits, router};
 
 /// A group that has split off from one of another core.
@@ -152,7 +152,7 @@ impl Core {
                 // It is more than a beginning already, or becomes so by a checkpoint.
                 self.context.free_later(new.split.state.into_keyspace());
                 let home = router::core_of(parent, self.context.core_count);
-                return self.outbox.push(self.context.core, home, Mail::SplitKept { parent, group });
+                return self.outbox.push(self.context.core, home, CoreMessage::SplitKept { parent, group });
             };
             (hard_state, is_new) = (known, known == HardState::default());
             let place = group.0 as usize / usize::from(self.context.core_count);

@@ -16,9 +16,9 @@ use resp::Protocol;
 use stdx::{Duration, Instant, leb128};
 
 use crate::core::{Context, Core};
+use crate::core_messages::{COPIES_APPLIED, Request, RequestBody};
 use crate::event::{Action, GroupId, NodeId, SessionId};
 use crate::group::Proof;
-use crate::letter::{COPIES_APPLIED, Request, RequestBody};
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;

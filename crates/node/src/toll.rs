@@ -8,8 +8,8 @@ use stdx::{Duration, leb128};
 
 use crate::commands::Known;
 use crate::core::Core;
+use crate::core_messages::{Request, RequestBody};
 use crate::entry::{Reader, put_bytes};
-use crate::letter::{Request, RequestBody};
 use crate::relay::Purpose;
 use crate::tally::FarCalls;
 use crate::timing::{Timings, Watch};

@@ -25,11 +25,11 @@ use stdx::{Instant, Level};
 pub use message::{GatewayId, TransactionId};
 
 use crate::computation::{Computation, Computed, Outcome, Wants};
+use crate::core_messages::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::defect::Defect;
 use crate::entry::{self, Answered, Durability, Effect, Watch};
 use crate::event::{GroupId, SessionId};
 use crate::group::{NO_REPLICAS, Observed, Proof, READ_ONLY};
-use crate::letter::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::limits::{self, Slicing};
 use crate::locks::FencingToken;
 use crate::request_ids::{self, Named};

@@ -22,12 +22,12 @@ use stdx::Instant;
 
 use crate::blocking::lay_out;
 use crate::core::Core;
+use crate::core_messages::{Origin, Request, RequestBody};
 use crate::dispatch::Groups;
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, Level, SessionId};
 use crate::frame;
 use crate::group::is_null;
-use crate::letter::{Origin, Request, RequestBody};
 use crate::limits;
 
 /// A request and its reply, of which no byte may have been handed to the system yet.

@@ -13,10 +13,10 @@ use keyspace::{Body, DataCommand};
 use resp::{Args, Protocol, Span};
 use stdx::leb128;
 
+use crate::core_messages::{Request, RequestBody};
 use crate::dispatch;
 use crate::entry::{self, Effect};
 use crate::frame;
-use crate::letter::{Request, RequestBody};
 use crate::libraries;
 use crate::limits::SLICED_BYTES_MIN;
 use crate::roster::GROUPS_MAX;
@@ -181,8 +181,8 @@ fn is_whole_query(command: &DataCommand) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core_messages::Origin;
     use crate::event::{CoreId, GroupId, NodeId, SessionId};
-    use crate::letter::Origin;
     use crate::locks::FencingToken;
     use crate::transaction::{GatewayId, TransactionId};
 

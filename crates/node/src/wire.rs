@@ -43,14 +43,14 @@ use stdx::{Duration, UnixMillis, leb128};
 use message::answer::{FOR_GATEWAY, read_moved};
 
 use crate::blocking::{LineAct, LineNote};
+use crate::core_messages::{
+    Claim, CoreMessage, Lock, Locked, Origin, OutcomeQueryKind, ParticipantStatus, Request, RequestBody, Resolution,
+    ScriptRequest,
+};
 use crate::entry::{Answered, Durability, Effect, RequestId, Taken, Watch, put_bytes, put_prepared};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::{Declined, Proof};
 use crate::group_status::GroupStatus;
-use crate::letter::{
-    Claim, Lock, Locked, Mail, Origin, OutcomeQueryKind, ParticipantStatus, Request, RequestBody, Resolution,
-    ScriptRequest,
-};
 use crate::locks::FencingToken;
 use crate::neighbours::Vitals;
 use crate::pubsub;
@@ -508,11 +508,13 @@ fn put_lock(out: &mut Vec<u8>, lock: &Lock) {
 }
 
 /// What a group tells a gateway of its request; `None` if that does not travel.
-pub fn encode_to_gateway(mail: &Mail) -> Option<Vec<u8>> {
-    let (kind, claim, answer) = match mail {
-        Mail::Answered { claim, place, toll, proof, bytes } => (ANSWER, claim, Some((*place, toll, proof, &bytes[..]))),
-        Mail::Refused { claim } => (REFUSED, claim, None),
-        Mail::Alive { claim } => (ALIVE, claim, None),
+pub fn encode_to_gateway(message: &CoreMessage) -> Option<Vec<u8>> {
+    let (kind, claim, answer) = match message {
+        CoreMessage::Answered { claim, place, toll, proof, bytes } => {
+            (ANSWER, claim, Some((*place, toll, proof, &bytes[..])))
+        }
+        CoreMessage::Refused { claim } => (REFUSED, claim, None),
+        CoreMessage::Alive { claim } => (ALIVE, claim, None),
         _ => return None,
     };
     let mut out = Vec::with_capacity(48 + answer.map_or(0, |(.., bytes)| bytes.len()));

@@ -381,7 +381,7 @@ impl Universe {
                         // What was given to the host is on its way.
                         Event::Closed { session, unsent_bytes: 0 }
                     }
-                    Inbound::Letter(from, letter) => Event::Letter { from, letter },
+                    Inbound::Envelope(from, envelope) => Event::Envelope { from, envelope },
                     Inbound::Loaded(seed) => Event::Loaded(seed),
                     Inbound::Persisted(group, ticket) => Event::Persisted { group, ticket },
                     Inbound::Checkpoint(group, id, news) => Event::Checkpoint { group, id, news },
@@ -554,11 +554,11 @@ impl Universe {
             // There is no archive.
             Action::Archive(_) => {}
             Action::Send { to, group, lane: _, bytes } => self.transmit(machine, to, group, bytes),
-            Action::Post { to, letter } => {
+            Action::Post { to, envelope } => {
                 let slot = process.letter_at.entry((core, to.0)).or_insert(0);
                 *slot = (*slot).max(self.now) + MICROSECOND + self.prng.below(50 * MICROSECOND);
                 let when = *slot;
-                let inbound = Inbound::Letter(CoreId(core), letter);
+                let inbound = Inbound::Envelope(CoreId(core), envelope);
                 self.at(when, What::Arrive { machine, life, core: to.0, inbound });
             }
             Action::Floor(level) => self.raise_floor(machine, level),

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use journal::{Append, CheckpointFile, CheckpointMark, Chore, Journal};
 use node::Core;
+use node::core_messages::Envelope;
 use node::event::{CheckpointNews, CoreId, GroupId, GroupSeed, NodeId, Peer, Persist, Room, SessionId};
-use node::letter::Letter;
 use node::lives::Lives;
 use stdx::log::{Entry, HardState};
 use stdx::{Level, Levels};
@@ -95,7 +95,7 @@ pub struct Process {
     pub journal_is_busy: bool,
     /// When the journal's thread looks at the queue next, if it is to.
     pub journal_at: Option<u64>,
-    /// When the last letter from one core to another arrives.
+    /// When the last envelope from one core to another arrives.
     pub letter_at: BTreeMap<(u16, u16), u64>,
     /// When the journal's last notice to a core arrives.
     pub notice_at: BTreeMap<u16, u64>,
@@ -165,7 +165,7 @@ pub enum Inbound {
     Bytes(SessionId, Vec<u8>),
     Closed(SessionId),
     Peer(NodeId, Vec<u8>),
-    Letter(CoreId, Letter),
+    Envelope(CoreId, Envelope),
     Loaded(Box<GroupSeed>),
     Persisted(GroupId, u64),
     Checkpoint(GroupId, u64, CheckpointNews),

@@ -5,8 +5,8 @@ use resp::{Args, Writer};
 
 use super::{Body, ControlCommand, container, local, number, plain};
 use crate::core::Core;
+use crate::core_messages::{Origin, Request, RequestBody};
 use crate::event::{Action, GroupId, SessionId};
-use crate::letter::{Origin, Request, RequestBody};
 use crate::relay::Purpose;
 use crate::session::OwnTicket;
 use crate::transaction::Work;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use stdx::Instant;
 
 use super::{Core, EXPELLED};
+use crate::core_messages::CoreMessage;
 use crate::event::{Action, CoreId, GroupId, Lane, Level, NodeId};
 use crate::group::{Group, Standing};
-use crate::letter::Mail;
 use crate::roster::Member;
 use crate::{libraries, limits, parameters, wire};
 
@@ -169,26 +169,26 @@ impl Core {
         let libraries = self.group_mut(GroupId(libraries::HOME)).and_then(Group::take_libraries);
         if let Some(libraries) = libraries {
             let first = self.context.core;
-            self.outbox.push(first, first, Mail::Libraries { libraries, first, reply: None });
+            self.outbox.push(first, first, CoreMessage::Libraries { libraries, first, reply: None });
         }
         let parameters = self.group_mut(GroupId(parameters::HOME)).and_then(Group::take_parameters);
         if let Some(parameters) = parameters {
             for core in (0..self.context.core_count).map(CoreId) {
-                self.outbox.push(self.context.core, core, Mail::Parameters(Arc::clone(&parameters)));
+                self.outbox.push(self.context.core, core, CoreMessage::Parameters(Arc::clone(&parameters)));
             }
         }
         if let Some(level) = self.group_mut(crate::levels::HOME).and_then(Group::take_level) {
             // The roster below is looked at with it.
             self.context.levels.in_force = self.context.levels.in_force.max(level);
             for core in (0..self.context.core_count).map(CoreId) {
-                self.outbox.push(self.context.core, core, Mail::Level(level));
+                self.outbox.push(self.context.core, core, CoreMessage::Level(level));
             }
         }
         let news = self.group_mut(GroupId(0)).and_then(Group::take_roster);
         if let Some(roster) = news {
             let roster = Arc::new(roster);
             for core in (0..self.context.core_count).map(CoreId) {
-                self.outbox.push(self.context.core, core, Mail::Roster(Arc::clone(&roster)));
+                self.outbox.push(self.context.core, core, CoreMessage::Roster(Arc::clone(&roster)));
             }
             self.context.take_roster(roster);
             self.meet_all(actions);

@@ -1,14 +1,14 @@
 //! Requests on their way to groups, here or elsewhere, and the answers on their way back.
 
 use super::{Core, NOTHING_DONE};
+use crate::core_messages::{
+    Claim, CoreMessage, DeclinedScript, Locked, Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, Request,
+    RequestBody,
+};
 use crate::defect::Defect;
 use crate::entry::Durability;
 use crate::event::{Action, CoreId, GroupId, Lane, NodeId, SessionId};
 use crate::group::{LOADING, OUTCOME_UNKNOWN, Proof, Standing};
-use crate::letter::{
-    Claim, DeclinedScript, Locked, Mail, Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, Request,
-    RequestBody,
-};
 use crate::relay::{Expired, Purpose, Route, Step};
 use crate::replica_reads::{AppliedPosition, ReplicaRead};
 use crate::toll::Toll;
@@ -51,7 +51,7 @@ impl Core {
         }
         for (group, route) in news {
             for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != self.context.core) {
-                self.outbox.push(self.context.core, core, Mail::Route { group, route });
+                self.outbox.push(self.context.core, core, CoreMessage::Route { group, route });
             }
             self.set_route(group, route);
         }
@@ -65,7 +65,7 @@ impl Core {
             // What it reads is remembered here already.
             request.origin.tracks = false;
             if leader == node {
-                outbox.push(core, router::core_of(request.group, core_count), Mail::Request(request));
+                outbox.push(core, router::core_of(request.group, core_count), CoreMessage::Request(request));
             } else {
                 let (group, mut bytes) = (request.group, wire::encode_request(&request));
                 wire::stamp(&mut bytes, context.moments.latest());
@@ -102,7 +102,7 @@ impl Core {
     pub(super) fn take_near_read(&mut self, read: ReplicaRead) {
         match self.group_mut(read.group) {
             Some(group) => group.read_at_replica(read),
-            None => self.outbox.push(self.context.core, read.origin.core, Mail::NotNearby(read)),
+            None => self.outbox.push(self.context.core, read.origin.core, CoreMessage::NotNearby(read)),
         }
     }
 

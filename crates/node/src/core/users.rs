@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::{Core, FileOutcome};
 use crate::acl::{DEFAULT, Users};
 use crate::commands;
+use crate::core_messages::CoreMessage;
 use crate::event::{Action, CoreId};
 use crate::group::{Group, Standing};
-use crate::letter::Mail;
 use crate::settings::Settings;
 
 impl Core {
@@ -74,7 +74,7 @@ impl Core {
             let users = Arc::new(users);
             self.install_users(&users);
             for core in (1..self.context.core_count).map(CoreId) {
-                self.outbox.push(self.context.core, core, Mail::Users(Arc::clone(&users)));
+                self.outbox.push(self.context.core, core, CoreMessage::Users(Arc::clone(&users)));
             }
         } else {
             users.version = self.context.access.users.version;

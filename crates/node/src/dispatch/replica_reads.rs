@@ -9,9 +9,9 @@ use resp::{Args, Span};
 use super::{Groups, Next, lookup};
 use crate::commands::Known;
 use crate::core::Core;
+use crate::core_messages::{CoreMessage, Origin, Request, RequestBody};
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, GroupId, SessionId};
-use crate::letter::{Mail, Origin, Request, RequestBody};
 use crate::replica_reads::ReplicaRead;
 use crate::session::{Hold, NotedRead};
 use crate::{limits, redirect, router};
@@ -93,7 +93,7 @@ impl Core {
             run: reading.run,
         };
         let home = router::core_of(group, self.context.core_count);
-        self.outbox.push(core, home, Mail::ReadAtReplica(read));
+        self.outbox.push(core, home, CoreMessage::ReadAtReplica(read));
         Next::Taken
     }
 

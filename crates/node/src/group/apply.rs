@@ -12,9 +12,9 @@ use state::{Applied, Cursor, Lookup, What};
 use super::proof::{Committed, Observed};
 use super::witness::Witness;
 use super::{Batch, Finished, Group, Standing, Waiter};
+use crate::core_messages::{Claim, CoreMessage, Origin};
 use crate::entry::{self, Claimed};
 use crate::event::{Action, CoreId, Level, Now};
-use crate::letter::{Claim, Mail, Origin};
 use crate::output::Output;
 use crate::timeline::Kind;
 use crate::toll::Toll;
@@ -106,7 +106,7 @@ impl Group {
         output.actions.push(Action::Log { level: Level::Notice, line });
         if self.is_serving {
             let text = format!("voters {voters:?}, learners {learners:?}");
-            output.mail(CoreId(0), Mail::Happened { kind: Kind::Member, group: Some(self.id), text });
+            output.post(CoreId(0), CoreMessage::Happened { kind: Kind::Member, group: Some(self.id), text });
         }
     }
 
@@ -333,11 +333,11 @@ impl Group {
                 // Anyone who hears of the change must find it made on every core.
                 let first = output.context.core;
                 let libraries = Arc::clone(self.state.libraries());
-                output.mail(first, Mail::Libraries { libraries, first, reply });
+                output.post(first, CoreMessage::Libraries { libraries, first, reply });
             }
             What::Parameters => {
                 for core in (0..output.context.core_count).map(CoreId) {
-                    output.mail(core, Mail::Parameters(Arc::clone(self.state.parameters())));
+                    output.post(core, CoreMessage::Parameters(Arc::clone(self.state.parameters())));
                 }
             }
             What::Enlisted { node, before, is_news } => {

@@ -9,10 +9,10 @@ use resp::{Args, Protocol, Span};
 
 use super::reads::fail_read;
 use super::{Batch, Group, LEADER_LOST, OUTCOME_UNKNOWN, Waiter};
+use crate::core_messages::Origin;
 use crate::defect::Defect;
 use crate::entry::{self, Builder, Durability};
 use crate::event::{Action, Now, Persist};
-use crate::letter::Origin;
 use crate::limits;
 use crate::output::Output;
 use crate::settings::AppendFsync;

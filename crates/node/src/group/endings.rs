@@ -16,9 +16,9 @@ use std::ops::Bound;
 use stdx::Instant;
 
 use super::{Group, ReadWhat, Waiter};
+use crate::core_messages::ParticipantStatus;
 use crate::defect::Defect;
 use crate::event::{GroupId, NodeId, Now, Room};
-use crate::letter::ParticipantStatus;
 use crate::limits;
 use crate::output::Output;
 use crate::transaction::TransactionId;

@@ -28,9 +28,9 @@ use stdx::{Duration, Instant};
 
 use super::{Committed, Group, LEVEL_OF_SPLITS, Proof, Waiter};
 use crate::core::Context;
+use crate::core_messages::{Request, RequestBody, Resolution};
 use crate::defect::Defect;
 use crate::event::{Now, Room};
-use crate::letter::{Request, RequestBody, Resolution};
 use crate::limits;
 use crate::output::Output;
 use crate::timeline::Kind;

@@ -231,6 +231,6 @@ impl Group {
             *declined_max = (2 * declined.len()).max(limits::DECLINED_MAX);
         }
         declined.insert(read.origin.session.serial, (read.run, now.instant));
-        output.mail(read.origin.core, Mail::NotNearby(read));
+        output.post(read.origin.core, CoreMessage::NotNearby(read));
     }
 }

@@ -9,10 +9,10 @@ use super::batches::fail;
 use super::proof::{Committed, Observed};
 use super::{DeferredRead, Group, Held, ReadWhat, Waiter};
 use crate::core::Context;
+use crate::core_messages::{CoreMessage, Origin, PlainKind, PlainRequest, Request, RequestBody};
 use crate::defect::Defect;
 use crate::entry::{self, Claimed};
 use crate::event::{Now, Room, SessionId};
-use crate::letter::{Mail, Origin, PlainKind, PlainRequest, Request, RequestBody};
 use crate::limits;
 use crate::output::Output;
 
@@ -105,7 +105,7 @@ impl Group {
             && self.defect.is_none()
     }
 
-    /// Takes a request that came as a letter or from another node. The group must be [`Standing::Serving`].
+    /// Takes a request that came as an envelope or from another node. The group must be [`Standing::Serving`].
     pub fn request(&mut self, request: Request, now: Now, output: &mut Output<'_>) {
         assert!(self.is_serving, "a request where nothing is applied for clients");
         if self.defect == Some(Defect::ForgottenBook)
@@ -217,7 +217,7 @@ impl Group {
             RequestBody::Script(_) => {
                 // It has waited. A core must run it: until then what its session has sent since waits on.
                 self.keep_out(&origin);
-                return output.mail(output.context.core, Mail::Retry(request));
+                return output.post(output.context.core, CoreMessage::Retry(request));
             }
             RequestBody::Libraries(change) => {
                 self.claim(&origin, floor);

@@ -12,10 +12,10 @@ use stdx::{Duration, Instant};
 
 use super::{Group, LEVEL_OF_SPLITS};
 use crate::core::Context;
+use crate::core_messages::CoreMessage;
 use crate::defect::Defect;
 use crate::event::Now;
 use crate::group_status::Halves;
-use crate::letter::Mail;
 use crate::output::Output;
 use crate::roster::Roster;
 use crate::splitting::NewGroup;
@@ -130,7 +130,7 @@ impl Group {
             self.replica.is_recovering() || self.splits.was_in_doubt || split.born.index <= self.splits.doubted_until;
         let membership = self.members.applied.clone();
         let new = NewGroup { split, membership, leads: self.is_serving, is_in_doubt };
-        output.mail(output.core_of(group), Mail::SplitOff(Box::new(new)));
+        output.post(output.core_of(group), CoreMessage::SplitOff(Box::new(new)));
     }
 
     /// A group that had split off does not need this one's log any more.
@@ -206,13 +206,13 @@ impl Group {
             // In the first of them it has told what it does.
             self.splits.turns += 1;
             if self.splits.turns == 2 {
-                output.mail(output.core_of(parent), Mail::SplitBegun { parent, group: self.id });
+                output.post(output.core_of(parent), CoreMessage::SplitBegun { parent, group: self.id });
             }
         }
         if self.log.marked_index > 0
             && let Some(parent) = self.splits.parent.take()
         {
-            output.mail(output.core_of(parent), Mail::SplitKept { parent, group: self.id });
+            output.post(output.core_of(parent), CoreMessage::SplitKept { parent, group: self.id });
         }
         if std::mem::take(&mut self.splits.has_passed) {
             let groups: Vec<GroupId> =
@@ -220,7 +220,7 @@ impl Group {
             let mut cores: Vec<_> = groups.iter().map(|group| output.core_of(*group)).collect();
             cores.dedup();
             for core in cores {
-                output.mail(core, Mail::SplitsPassed(groups.clone()));
+                output.post(core, CoreMessage::SplitsPassed(groups.clone()));
             }
         }
     }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::Group;
+use crate::core_messages::CoreMessage;
 use crate::event::{CoreId, GroupId, Lane, NodeId, Now};
 use crate::group_status::{Feed, Follower, GroupStatus};
-use crate::letter::Mail;
 use crate::limits;
 use crate::output::Output;
 use crate::wire;
@@ -70,6 +70,6 @@ impl Group {
             // The first core keeps them, whichever group they are about.
             output.send(node, GroupId(0), Lane::Log, bytes.clone());
         }
-        output.mail(CoreId(0), Mail::GroupStatus(group_status));
+        output.post(CoreId(0), CoreMessage::GroupStatus(group_status));
     }
 }

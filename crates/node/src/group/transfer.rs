@@ -25,8 +25,8 @@ use stdx::{Duration, Instant};
 
 use super::Group;
 use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
+use crate::core_messages::CoreMessage;
 use crate::event::{Action, CheckpointNews, CheckpointStep, CoreId, Lane, Level, NodeId, Now};
-use crate::letter::Mail;
 use crate::limits;
 use crate::output::Output;
 use crate::replica_reads::AppliedPosition;
@@ -447,7 +447,7 @@ impl Group {
             "node {} was given the checkpoint at index {} by node {from}: the log did not reach back to what it had",
             self.node.0, mark.index
         );
-        output.mail(CoreId(0), Mail::Happened { kind: Kind::Checkpoint, group: Some(self.id), text });
+        output.post(CoreId(0), CoreMessage::Happened { kind: Kind::Checkpoint, group: Some(self.id), text });
     }
 
     /// True while the leader's checkpoint is coming.

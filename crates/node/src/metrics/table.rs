@@ -375,7 +375,7 @@ pub const METRICS: &[Metric] = &[
     own(
         "holdfast_core_wakes_total",
         Counter,
-        "How often mail of other threads woke the thread of a core.",
+        "How often messages of other threads woke the thread of a core.",
         &[],
         |view, out| out.is(view.facts.report.core_wake_count),
     ),

@@ -1,4 +1,4 @@
-//! The smallest host: every core on one thread, a disk that syncs at once, letters delivered in order.
+//! The smallest host: every core on one thread, a disk that syncs at once, envelopes delivered in order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -433,8 +433,8 @@ impl Host {
                 }
             }
             Action::Floor(_) => {}
-            Action::Post { to, letter } => {
-                self.step(usize::from(to.0), Event::Letter { from: CoreId(core as u16), letter });
+            Action::Post { to, envelope } => {
+                self.step(usize::from(to.0), Event::Envelope { from: CoreId(core as u16), envelope });
             }
             Action::Pause { session } => {
                 self.paused.insert(session);

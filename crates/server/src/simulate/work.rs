@@ -188,7 +188,7 @@ fn row(shape: &Shape, found: &Found, efficiency: Option<f64>, surroundings: &Sur
         percent(full.net_thousandths(surroundings.bytes_per_second)),
         per_operation(found, full.counts.messages_out),
         per_operation(found, full.counts.link_writes),
-        per_operation(found, full.counts.letters) / 2.0,
+        per_operation(found, full.counts.envelopes) / 2.0,
         per_operation(found, full.counts.turns),
     )
 }

@@ -85,10 +85,10 @@ steps! {
     remembered = 500, "answers remembered";
     /// A transaction over several groups, at the gateway that drives it.
     transactions = 6_000, "transactions driven";
-    /// A letter to or from another core of the node.
-    letters = 250, "letters";
-    /// One piece of mail in it, told or read.
-    mail = 200, "mail";
+    /// An envelope to or from another core of the node.
+    envelopes = 250, "envelopes";
+    /// One core message in it, sent or read.
+    core_messages = 200, "core messages";
     /// Ending the sleep of a core or a thread of the node.
     wakes_of_others = 1_900, "wake-ups of others";
     /// A message to another node, made and framed.

@@ -16,12 +16,12 @@ use journal::Append;
 use keyspace::{Keyspace, Layout, Moment};
 use node::Core;
 use node::balance::{self, Held, Spreading, View};
+use node::core_messages::{CoreMessage, Envelope, Piece};
 use node::entry::Builder;
 use node::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, Lane, NodeId, Now, Peer, Persist, ProcessFacts, SessionId,
 };
 use node::group::Standing;
-use node::letter::{Letter, Mail, Piece};
 use node::roster::{Member, Roster};
 use node::settings::Settings;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
@@ -46,7 +46,7 @@ enum Inbound {
         from: u16,
         bytes: Vec<u8>,
     },
-    Letter(CoreId, Letter),
+    Envelope(CoreId, Envelope),
     Persisted(GroupId, u64),
     Loaded(Box<GroupSeed>),
 }
@@ -499,8 +499,8 @@ impl Fleet {
                 let core = to * cores + usize::from(link);
                 self.at(sent + self.surroundings.node_delay, What::Arrive { core, inbound });
             }
-            Action::Post { to, letter } => {
-                let inbound = Inbound::Letter(CoreId((core % cores) as u16), letter);
+            Action::Post { to, envelope } => {
+                let inbound = Inbound::Envelope(CoreId((core % cores) as u16), envelope);
                 self.at(end, What::Arrive { core: node * cores + usize::from(to.0), inbound });
             }
             Action::WakeAt { instant } => self.plan_turn(core, end.max(when_at(instant))),
@@ -599,22 +599,22 @@ fn take_inbox(seat: &mut Seat, now: Now, shape: &Shape, counts: &mut Counts, act
             }
             Inbound::Vital { from, bytes } => {
                 counts.messages_in += 1;
-                counts.mail += 1;
+                counts.core_messages += 1;
                 seat.core.step(now, Event::Peer { from: NodeId(u64::from(from) + 1), bytes: &bytes }, actions);
             }
-            Inbound::Letter(from, letter) => {
-                counts.letters += 1;
-                counts.mail += letter.pieces.len() as u64;
+            Inbound::Envelope(from, envelope) => {
+                counts.envelopes += 1;
+                counts.core_messages += envelope.pieces.len() as u64;
                 let is_request = |piece: &&Piece| match piece {
                     Piece::Request(_) => true,
-                    Piece::Mail(mail) => matches!(**mail, Mail::Request(_)),
+                    Piece::CoreMessage(message) => matches!(**message, CoreMessage::Request(_)),
                     Piece::Reply { .. } | Piece::LongReply { .. } => false,
                 };
-                counts.taken += letter.pieces.iter().filter(is_request).count() as u64;
-                seat.core.step(now, Event::Letter { from, letter }, actions);
+                counts.taken += envelope.pieces.iter().filter(is_request).count() as u64;
+                seat.core.step(now, Event::Envelope { from, envelope }, actions);
             }
             Inbound::Persisted(group, ticket) => {
-                counts.mail += 1;
+                counts.core_messages += 1;
                 seat.core.step(now, Event::Persisted { group, ticket }, actions);
             }
             Inbound::Loaded(seed) => seat.core.step(now, Event::Loaded(seed), actions),
@@ -674,9 +674,9 @@ fn note_leaving(counts: &mut Counts, leaving: &[Action], cores: u32) {
                 let place = if *lane == Lane::Log { group.0 % cores } else { cores };
                 counts.link_writes += u64::from(links.insert((to.0, place)));
             }
-            Action::Post { letter, .. } => {
-                counts.letters += 1;
-                counts.mail += letter.pieces.len() as u64;
+            Action::Post { envelope, .. } => {
+                counts.envelopes += 1;
+                counts.core_messages += envelope.pieces.len() as u64;
             }
             _ => {}
         }

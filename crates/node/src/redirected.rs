@@ -7,11 +7,11 @@ use stdx::Instant;
 use stdx::slot::Slot;
 
 use crate::core::{Context, Core};
+use crate::core_messages::{Claim, CoreMessage, Origin, Request, RequestBody};
 use crate::dispatch::Groups;
 use crate::entry::{Reader, put_words};
 use crate::event::{Action, CoreId, GroupId, SessionId};
 use crate::group::Proof;
-use crate::letter::{Claim, Mail, Origin, Request, RequestBody};
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::relay::{Purpose, Step};
@@ -64,7 +64,7 @@ impl Core {
         let news = Arc::new(news);
         let own = self.context.core;
         for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
-            self.outbox.push(own, core, Mail::Slots(Arc::clone(&news)));
+            self.outbox.push(own, core, CoreMessage::Slots(Arc::clone(&news)));
         }
     }
 

@@ -6,10 +6,10 @@ use keyspace::{AHEAD_MAX, Ahead};
 use resp::Protocol;
 
 use super::Core;
+use crate::core_messages::{CoreMessage, Envelope, Piece, PlainKind, Request, RequestBody};
 use crate::defect::Defect;
 use crate::dispatch::look_up;
 use crate::event::{Action, CoreId, GroupId, Lane, NodeId, SessionId};
-use crate::letter::{Letter, Mail, Piece, PlainKind, Request, RequestBody};
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::wire::{self, Wire};
@@ -36,39 +36,39 @@ impl Core {
         if is_due {
             let own = self.context.core;
             for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
-                self.outbox.push(own, core, Mail::Moment);
+                self.outbox.push(own, core, CoreMessage::Moment);
             }
         }
     }
 
-    pub(super) fn read_letter(&mut self, from: CoreId, mut letter: Letter, actions: &mut Vec<Action>) {
-        self.hear_moment(letter.moment);
-        let mut pieces = letter.pieces.drain(..);
+    pub(super) fn read_envelope(&mut self, from: CoreId, mut envelope: Envelope, actions: &mut Vec<Action>) {
+        self.hear_moment(envelope.moment);
+        let mut pieces = envelope.pieces.drain(..);
         let mut looked_at = 0;
         loop {
             if looked_at == 0 {
-                looked_at = self.look_ahead(pieces.as_slice(), &letter.bytes);
+                looked_at = self.look_ahead(pieces.as_slice(), &envelope.bytes);
             }
             let Some(piece) = pieces.next() else { break };
             looked_at -= 1;
             match piece {
                 Piece::Request(request) => {
-                    self.take_plain(from, &request, &letter.bytes[request.words.clone()], actions);
+                    self.take_plain(from, &request, &envelope.bytes[request.words.clone()], actions);
                 }
                 Piece::Reply { session, ticket, proof, bytes } => {
-                    self.sessions.reply_proven(session, ticket, proof, &letter.bytes[bytes]);
+                    self.sessions.reply_proven(session, ticket, proof, &envelope.bytes[bytes]);
                 }
                 Piece::LongReply { session, ticket, proof, bytes } => {
                     self.sessions.reply_proven(session, ticket, proof, &bytes);
                 }
-                Piece::Mail(mail) => self.read_mail(from, *mail, actions),
+                Piece::CoreMessage(message) => self.read_message(from, *message, actions),
             }
         }
         drop(pieces);
-        self.outbox.recycle(letter);
+        self.outbox.recycle(envelope);
     }
 
-    /// Looks up what the next reads of a letter name, and says for how many pieces that lasts: at least one. (The keys
+    /// Looks up what the next reads of an envelope name, and says for how many pieces that lasts: at least one. (The keys
     /// of writes are looked up when their entry is applied.)
     pub(super) fn look_ahead(&self, pieces: &[Piece], bytes: &[u8]) -> usize {
         let mut found = [(GroupId(0), Ahead::default()); AHEAD_MAX];
@@ -78,8 +78,8 @@ impl Core {
                 Piece::Request(request) if request.kind != PlainKind::Write => {
                     Some((request.group, &bytes[request.words.clone()]))
                 }
-                Piece::Mail(mail) => match &**mail {
-                    Mail::Request(Request {
+                Piece::CoreMessage(message) => match &**message {
+                    CoreMessage::Request(Request {
                         group,
                         body: RequestBody::Read(words) | RequestBody::ReadAtOnce(words),
                         ..
@@ -104,93 +104,95 @@ impl Core {
     }
 
     pub(super) fn read_own_mail(&mut self, actions: &mut Vec<Action>) -> bool {
-        let mail = std::mem::take(&mut self.outbox.own);
-        let any = !mail.is_empty();
-        for mail in mail {
-            self.read_mail(self.context.core, mail, actions);
+        let message = std::mem::take(&mut self.outbox.own);
+        let any = !message.is_empty();
+        for message in message {
+            self.read_message(self.context.core, message, actions);
         }
         any
     }
 
-    pub(super) fn read_mail(&mut self, from: CoreId, mail: Mail, actions: &mut Vec<Action>) {
-        match mail {
-            Mail::Request(request) => self.take_request(request, actions),
-            Mail::Moment => {}
-            Mail::Answered { claim, place, toll, proof, bytes } => {
+    pub(super) fn read_message(&mut self, from: CoreId, message: CoreMessage, actions: &mut Vec<Action>) {
+        match message {
+            CoreMessage::Request(request) => self.take_request(request, actions),
+            CoreMessage::Moment => {}
+            CoreMessage::Answered { claim, place, toll, proof, bytes } => {
                 self.take_relayed(claim, place, &toll, (proof, &bytes), actions);
             }
-            Mail::ReadAtReplica(read) => self.take_near_read(read),
-            Mail::NotNearby(read) => self.read_far(read, actions),
-            Mail::Refused { claim } => self.relay.refused(claim, self.now.instant),
-            Mail::Alive { claim } => self.relay.alive(claim, self.now.instant),
-            Mail::Route { group, route } => self.set_route(group, route),
-            Mail::Slots(news) => self.learn_slots(&news),
-            Mail::Move { by, id, group, step, body } => {
+            CoreMessage::ReadAtReplica(read) => self.take_near_read(read),
+            CoreMessage::NotNearby(read) => self.read_far(read, actions),
+            CoreMessage::Refused { claim } => self.relay.refused(claim, self.now.instant),
+            CoreMessage::Alive { claim } => self.relay.alive(claim, self.now.instant),
+            CoreMessage::Route { group, route } => self.set_route(group, route),
+            CoreMessage::Slots(news) => self.learn_slots(&news),
+            CoreMessage::Move { by, id, group, step, body } => {
                 let origin = self.origin_of(SessionId { serial: 0, index: 0 });
                 let request = Request::new(origin, group, Protocol::Resp2, body);
                 self.relay.submit(request, Purpose::Move { by, id, step }, Answerable::UNDER_WAY, self.now.instant);
             }
-            Mail::Retry(request) => self.retry_script(request, actions),
-            Mail::Declined(declined) => self.take_declined(declined, actions),
-            Mail::LetIn { group, origin } => {
+            CoreMessage::Retry(request) => self.retry_script(request, actions),
+            CoreMessage::Declined(declined) => self.take_declined(declined, actions),
+            CoreMessage::LetIn { group, origin } => {
                 let now = self.now;
                 self.with_group(group, actions, |group, output| group.let_in(&origin, now, output));
             }
             // That there is no room to remember it keeps nobody from sending it again.
-            Mail::Learn(script) => drop(self.context.scripting.cache.insert(script, false)),
-            Mail::Libraries { libraries, first, reply } => self.take_libraries(from, libraries, first, reply, actions),
-            Mail::LibrariesKnown { version } => self.know_libraries(version),
-            Mail::Busy { core, is_function: Some(is_function) } => {
+            CoreMessage::Learn(script) => drop(self.context.scripting.cache.insert(script, false)),
+            CoreMessage::Libraries { libraries, first, reply } => {
+                self.take_libraries(from, libraries, first, reply, actions)
+            }
+            CoreMessage::LibrariesKnown { version } => self.know_libraries(version),
+            CoreMessage::Busy { core, is_function: Some(is_function) } => {
                 self.context.scripting.busy.insert(core, is_function);
             }
-            Mail::Busy { core, is_function: None } => {
+            CoreMessage::Busy { core, is_function: None } => {
                 self.context.scripting.busy.remove(&core);
             }
-            Mail::Slow { session, entries } => self.take_slow(session, entries),
-            Mail::Happened { kind, group, text } => self.note(kind, group, text, actions),
-            Mail::Parameters(parameters) => self.take_parameters(parameters, actions),
-            Mail::Level(level) => self.take_level(level),
-            Mail::GroupStatus(group_status) => self.context.group_statuses.hear(group_status, self.now.instant),
-            Mail::FromLeader(group_status) => {
+            CoreMessage::Slow { session, entries } => self.take_slow(session, entries),
+            CoreMessage::Happened { kind, group, text } => self.note(kind, group, text, actions),
+            CoreMessage::Parameters(parameters) => self.take_parameters(parameters, actions),
+            CoreMessage::Level(level) => self.take_level(level),
+            CoreMessage::GroupStatus(group_status) => self.context.group_statuses.hear(group_status, self.now.instant),
+            CoreMessage::FromLeader(group_status) => {
                 let now = self.now;
                 self.with_group(group_status.group, actions, |group, output| {
                     group.hear_group_status(&group_status, now, output)
                 });
             }
-            Mail::Loaded => self.note_loaded(from, actions),
-            Mail::Neighbours(neighbours) => self.context.neighbours = neighbours,
-            Mail::Checkpoint(stage) => self.hearing.note_checkpoint(from, stage),
-            Mail::Line(note) => self.take_line(note, actions),
-            Mail::Wake { session, ticket, group } => self.woken(session, ticket, group, actions),
-            Mail::OutcomeQuery { transaction, from: asker, node, group, question } => {
+            CoreMessage::Loaded => self.note_loaded(from, actions),
+            CoreMessage::Neighbours(neighbours) => self.context.neighbours = neighbours,
+            CoreMessage::Checkpoint(stage) => self.hearing.note_checkpoint(from, stage),
+            CoreMessage::Line(note) => self.take_line(note, actions),
+            CoreMessage::Wake { session, ticket, group } => self.woken(session, ticket, group, actions),
+            CoreMessage::OutcomeQuery { transaction, from: asker, node, group, question } => {
                 self.tell_status(transaction, (asker, node), group, question, actions);
             }
-            Mail::ParticipantStatus { transaction, group, from, status } => {
+            CoreMessage::ParticipantStatus { transaction, group, from, status } => {
                 if let Some(group) = self.group_mut(group) {
                     group.hear(transaction, from, status);
                 }
             }
-            Mail::Remember { session, keys } => {
+            CoreMessage::Remember { session, keys } => {
                 keys.iter().for_each(|key| self.context.tracker.remember(from, session, key));
             }
-            Mail::Invalidate { session, news, by } => self.invalidate(session, news, by),
-            Mail::Changed(changes) => self.hear_changes(&changes),
-            Mail::FlushCaches => self.flush_caches(),
-            Mail::FlushBroadcasters => self.flush_broadcasters(),
-            Mail::Hear { home, round, left } => self.hear(home, round, left),
-            Mail::Heard { round } => self.take_heard(round, actions),
-            Mail::Tell { gateway, claim } => self.tell_gateway(gateway, claim, actions),
-            Mail::Told { claim } => self.told(claim, actions),
-            Mail::Redirected { session, news, from } => self.tell_redirected(session, &news, from),
-            Mail::RedirectBroken { session, lost } => self.redirect_broken(session, lost),
-            Mail::Presence(core, presence) => self.set_presence(core, presence),
-            Mail::Monitored(line) => self.see_command(&line),
-            Mail::Monitoring(core, watches) => self.context.monitors.set_core(core, watches),
-            Mail::Users(users) => self.install_users(&users),
-            Mail::Publish(message) => {
+            CoreMessage::Invalidate { session, news, by } => self.invalidate(session, news, by),
+            CoreMessage::Changed(changes) => self.hear_changes(&changes),
+            CoreMessage::FlushCaches => self.flush_caches(),
+            CoreMessage::FlushBroadcasters => self.flush_broadcasters(),
+            CoreMessage::Hear { home, round, left } => self.hear(home, round, left),
+            CoreMessage::Heard { round } => self.take_heard(round, actions),
+            CoreMessage::Tell { gateway, claim } => self.tell_gateway(gateway, claim, actions),
+            CoreMessage::Told { claim } => self.told(claim, actions),
+            CoreMessage::Redirected { session, news, from } => self.tell_redirected(session, &news, from),
+            CoreMessage::RedirectBroken { session, lost } => self.redirect_broken(session, lost),
+            CoreMessage::Presence(core, presence) => self.set_presence(core, presence),
+            CoreMessage::Monitored(line) => self.see_command(&line),
+            CoreMessage::Monitoring(core, watches) => self.context.monitors.set_core(core, watches),
+            CoreMessage::Users(users) => self.install_users(&users),
+            CoreMessage::Publish(message) => {
                 self.deliver(&message);
             }
-            Mail::Roster(roster) => {
+            CoreMessage::Roster(roster) => {
                 if !roster.is_empty() {
                     self.become_clustered();
                 }
@@ -202,20 +204,20 @@ impl Core {
                     self.be_expelled(actions);
                 }
             }
-            Mail::SplitOff(new) => self.take_split_off(*new, actions),
-            Mail::SplitKept { parent, group } => {
+            CoreMessage::SplitOff(new) => self.take_split_off(*new, actions),
+            CoreMessage::SplitKept { parent, group } => {
                 if let Some(parent) = self.group_mut(parent) {
                     parent.beginning_kept(group);
                 }
             }
-            Mail::SplitBegun { parent, group } => {
+            CoreMessage::SplitBegun { parent, group } => {
                 if let Some(parent) = self.group_mut(parent) {
                     parent.note_begun(group);
                 }
             }
-            Mail::SplitsPassed(groups) => self.pass_over_splits(&groups, actions),
-            Mail::Ask { question_id, question } => self.answer_or_defer(from, question_id, question, actions),
-            Mail::Answer { question_id, answer } => self.take_answer(from, question_id, answer, actions),
+            CoreMessage::SplitsPassed(groups) => self.pass_over_splits(&groups, actions),
+            CoreMessage::Ask { question_id, question } => self.answer_or_defer(from, question_id, question, actions),
+            CoreMessage::Answer { question_id, answer } => self.take_answer(from, question_id, answer, actions),
         }
     }
 
@@ -253,7 +255,7 @@ impl Core {
             // The leader speaks for itself.
             Some(Wire::GroupStatus(group_status)) if group_status.leader == from => {
                 let home = router::core_of(group_status.group, self.context.core_count);
-                self.outbox.push(self.context.core, home, Mail::FromLeader(group_status.clone()));
+                self.outbox.push(self.context.core, home, CoreMessage::FromLeader(group_status.clone()));
                 self.context.group_statuses.hear(group_status, now.instant);
             }
             Some(Wire::Vacant(group)) => {

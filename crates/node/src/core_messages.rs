@@ -36,7 +36,7 @@ use crate::transaction::{GatewayId, TransactionId};
 
 /// All that one core had to tell another in one turn.
 #[derive(Debug)]
-pub struct Letter {
+pub struct Envelope {
     /// In order.
     pub pieces: Vec<Piece>,
     /// Words of requests and replies to which the pieces refer. They lie together because a piece of memory for each,
@@ -46,13 +46,13 @@ pub struct Letter {
     pub moment: UnixMillis,
 }
 
-impl Default for Letter {
+impl Default for Envelope {
     fn default() -> Self {
         Self { pieces: Vec::new(), bytes: Vec::new(), moment: UnixMillis(i64::MIN) }
     }
 }
 
-/// One piece of a letter. Nearly all are requests and replies of clients, so those are small, and lie in the letter.
+/// One piece of an envelope. Nearly all are requests and replies of clients, so those are small, and lie in the envelope.
 #[derive(Debug)]
 pub enum Piece {
     /// Do this for a client of mine.
@@ -65,7 +65,7 @@ pub enum Piece {
         ticket: u64,
         /// By what right it is given.
         proof: Proof,
-        /// Where it lies in the letter's bytes, in the session's protocol.
+        /// Where it lies in the envelope's bytes, in the session's protocol.
         bytes: Range<usize>,
     },
     /// The same, by itself because it is long.
@@ -80,10 +80,10 @@ pub enum Piece {
         bytes: Vec<u8>,
     },
     /// Something else.
-    Mail(Box<Mail>),
+    CoreMessage(Box<CoreMessage>),
 }
 
-const _: () = assert!(size_of::<Piece>() <= 64, "letters of many pieces are moved and copied all the time");
+const _: () = assert!(size_of::<Piece>() <= 64, "envelopes of many pieces are moved and copied all the time");
 
 /// Where an answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +146,7 @@ pub struct Claim {
 
 /// One thing told.
 #[derive(Debug)]
-pub enum Mail {
+pub enum CoreMessage {
     /// Do this for a client.
     Request(Request),
     /// Your client has sent commands that were slow.
@@ -356,7 +356,7 @@ pub enum Mail {
     Users(Arc<Users>),
     /// Hand this to your sessions that listen.
     Publish(Message),
-    /// Nothing but the letter's moment.
+    /// Nothing but the envelope's moment.
     Moment,
     /// Who belongs to the cluster has changed.
     Roster(Arc<Roster>),
@@ -418,7 +418,7 @@ pub struct PlainRequest {
     pub session: SessionId,
     /// Which of the session's replies it is.
     pub ticket: u64,
-    /// Where the words lie in the letter's bytes, as `entry::put_words` lays them out.
+    /// Where the words lie in the envelope's bytes, as `entry::put_words` lays them out.
     pub words: Range<usize>,
     /// The group.
     pub group: GroupId,
