@@ -48,14 +48,14 @@ use std::sync::Arc;
 
 use command::Refusal;
 
-use crate::absence::Absences;
 use crate::collection::packed::{self, Items, put_number as write_varint};
 use crate::collection::{self, Collection, Limits, SMALL_LEN_MAX};
-use crate::keeper::{Keeper, Position};
+use crate::lazy_free::{LazyFree, Position};
 use crate::rdb::{self, Compression};
 use crate::record::{Payload, Record, VERSION_END};
 use crate::segment::KeyHasher;
 use crate::table::{Deadline, RANK_NONE, Stamp, Table};
+use crate::tombstones::Tombstones;
 use crate::value::{Str, StringValue, Text, Value, ValueRef};
 use crate::{Keyspace, Moment};
 
@@ -199,16 +199,16 @@ impl LargeValue {
         }
     }
 
-    fn bury(self, keeper: &mut Keeper) {
+    fn free_later(self, lazy_free: &mut LazyFree) {
         match self {
-            Self::Bytes(bytes) => keeper.bury_large(bytes),
-            Self::Many(collection) => keeper.bury_collection(collection),
+            Self::Bytes(bytes) => lazy_free.free_large_later(bytes),
+            Self::Many(collection) => lazy_free.free_collection_later(collection),
         }
     }
 }
 
 impl Walk {
-    /// See [`Keeper::before_change`].
+    /// See [`LazyFree::before_change`].
     pub(crate) fn before_change(&mut self, position: Position, record: &Record) {
         if self.wants(position, record) {
             self.passed += 1;
@@ -255,11 +255,11 @@ impl Walk {
     }
 
     /// Writes something of what waits; false if nothing does.
-    fn write_waiting(&mut self, out: &mut Vec<u8>, keeper: &mut Keeper) -> bool {
+    fn write_waiting(&mut self, out: &mut Vec<u8>, lazy_free: &mut LazyFree) -> bool {
         if let Some((value, from)) = self.parts.take() {
             match value.write_part(from, out) {
                 Some(next) => self.parts = Some((value, next)),
-                None => value.bury(keeper),
+                None => value.free_later(lazy_free),
             }
         } else if let Some(images) = self.images.pop_front() {
             out.extend_from_slice(&images);
@@ -344,7 +344,7 @@ impl Keyspace {
         for table in &mut self.graveyard {
             table.rank = RANK_NONE;
         }
-        self.keeper.walk = Some(Box::new(Walk {
+        self.lazy_free.walk = Some(Box::new(Walk {
             cut: self.sequence,
             now: self.latest,
             expired_until: self.expired_until(self.latest),
@@ -366,7 +366,7 @@ impl Keyspace {
     /// Appends whole records to `out`, about `budget_bytes` of them. True if the checkpoint is complete, and none is
     /// under way any more.
     pub fn checkpoint_step(&mut self, budget_bytes: usize, out: &mut Vec<u8>) -> bool {
-        let Some(mut walk) = self.keeper.walk.take() else { return true };
+        let Some(mut walk) = self.lazy_free.walk.take() else { return true };
         let end = out.len() + budget_bytes.max(1);
         if !walk.head_written {
             out.push(HEAD);
@@ -384,7 +384,7 @@ impl Keyspace {
             walk.head_written = true;
         }
         while out.len() < end {
-            if walk.write_waiting(out, &mut self.keeper) {
+            if walk.write_waiting(out, &mut self.lazy_free) {
                 continue;
             }
             let rank = walk.position.rank;
@@ -396,22 +396,22 @@ impl Keyspace {
                 None => walk.go_to_table(rank + 1),
             }
         }
-        self.keeper.walk = Some(walk);
+        self.lazy_free.walk = Some(walk);
         false
     }
 
     /// Gives up a checkpoint that is under way, if there is one.
     pub fn cancel_checkpoint(&mut self) {
-        if let Some(walk) = self.keeper.walk.take() {
+        if let Some(walk) = self.lazy_free.walk.take() {
             let waiting = walk.large.into_iter().map(|image| image.value).chain(walk.parts.map(|(value, _)| value));
-            waiting.for_each(|value| value.bury(&mut self.keeper));
+            waiting.for_each(|value| value.free_later(&mut self.lazy_free));
         }
     }
 
     /// How many keys of the checkpoint under way have been dealt with, and how many there are; `None` if there is no
     /// checkpoint.
     pub fn checkpoint_progress(&self) -> Option<(usize, usize)> {
-        self.keeper.walk.as_ref().map(|walk| (walk.passed.min(walk.total), walk.total))
+        self.lazy_free.walk.as_ref().map(|walk| (walk.passed.min(walk.total), walk.total))
     }
 
     /// Takes in records that [`Keyspace::checkpoint_step`] has written: any whole number of them, in their order.
@@ -441,8 +441,8 @@ impl Keyspace {
             HEAD => {
                 self.sequence = reader.varint().filter(|&sequence| sequence < VERSION_END)?;
                 self.latest = reader.i64()?;
-                if self.keeper.absences.are_noted() {
-                    self.keeper.absences = Absences::since(self.sequence);
+                if self.lazy_free.tombstones.are_noted() {
+                    self.lazy_free.tombstones = Tombstones::since(self.sequence);
                 }
             }
             KEY => {
@@ -487,9 +487,9 @@ impl Keyspace {
         let place = self.place(&head.key);
         let stamp = Stamp { version: head.version, now: self.latest };
         let deadline = Deadline::Is(head.deadline);
-        let Self { databases, keeper, hasher, .. } = self;
+        let Self { databases, lazy_free, hasher, .. } = self;
         let table = &mut databases[usize::from(head.database)];
-        table.store(place, &head.key, payload, deadline, stamp, |_| head.clock, hasher, keeper);
+        table.store(place, &head.key, payload, deadline, stamp, |_| head.clock, hasher, lazy_free);
     }
 }
 

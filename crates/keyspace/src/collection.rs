@@ -9,7 +9,7 @@
 //! which decide the form, are part of the checkpoint and change through the log alone.
 //!
 //! A new type is: a file here with its forms, an implementation of [`Large`] and methods that read and change it; a
-//! variant in [`Kind`], [`Form`], [`Collection`], [`Rubble`] and [`ValueRef`]; its payload in `rdb`; its commands.
+//! variant in [`Kind`], [`Form`], [`Collection`], [`Unfreed`] and [`ValueRef`]; its payload in `rdb`; its commands.
 
 pub(crate) mod hash;
 pub(crate) mod json;
@@ -35,7 +35,7 @@ pub use sorted_set::SortedSet;
 pub use stream::{Id, Stream};
 pub use vectors::Space;
 
-use crate::keeper::{Keeper, Position};
+use crate::lazy_free::{LazyFree, Position};
 use crate::record::{Payload, Record};
 use crate::tree;
 use crate::value::{CollectionValue, Kept, ValueRef};
@@ -171,17 +171,17 @@ pub(crate) enum Collection {
 }
 
 /// What is left of a large collection that is no longer used.
-pub(crate) enum Rubble {
-    Hash(tree::Rubble<Vec<hash::Pair>>),
-    ExpiringHash(hash::expiring::Rubble),
-    Set(tree::Rubble<Vec<set::Member>>),
-    List(tree::Rubble<list::Pack>),
-    SortedSet(sorted_set::Rubble),
-    Stream(stream::Rubble),
-    Json(crate::json::Rubble),
-    Sketch(crate::sketch::Rubble),
+pub(crate) enum Unfreed {
+    Hash(tree::Unfreed<Vec<hash::Pair>>),
+    ExpiringHash(hash::expiring::Unfreed),
+    Set(tree::Unfreed<Vec<set::Member>>),
+    List(tree::Unfreed<list::Pack>),
+    SortedSet(sorted_set::Unfreed),
+    Stream(stream::Unfreed),
+    Json(crate::json::Unfreed),
+    Sketch(crate::sketch::Unfreed),
     /// Nothing if not even the head of what was read had come.
-    Vectors(Option<crate::vector::Rubble>),
+    Vectors(Option<crate::vector::Unfreed>),
 }
 
 /// What every large collection can do.
@@ -219,19 +219,19 @@ macro_rules! on_each {
     };
 }
 
-/// An element that is looked up ahead; see [`crate::ahead`].
-pub(crate) enum Glimpse<'a> {
-    Hash(order::Glimpse<'a, hash::Pair>),
-    Set(order::Glimpse<'a, set::Member>),
+/// An element that is looked up ahead; see [`crate::prefetch`].
+pub(crate) enum PrefetchedElement<'a> {
+    Hash(order::PrefetchedElement<'a, hash::Pair>),
+    Set(order::PrefetchedElement<'a, set::Member>),
 }
 
-impl Glimpse<'_> {
+impl PrefetchedElement<'_> {
     /// Goes down one level. False if there is none.
     #[inline]
     pub(crate) fn step(&mut self) -> bool {
         match self {
-            Self::Hash(glimpse) => glimpse.step(),
-            Self::Set(glimpse) => glimpse.step(),
+            Self::Hash(prefetched_element) => prefetched_element.step(),
+            Self::Set(prefetched_element) => prefetched_element.step(),
         }
     }
 
@@ -239,8 +239,8 @@ impl Glimpse<'_> {
     #[inline]
     pub(crate) fn touch(&self) -> u8 {
         match self {
-            Self::Hash(glimpse) => glimpse.touch(),
-            Self::Set(glimpse) => glimpse.touch(),
+            Self::Hash(prefetched_element) => prefetched_element.touch(),
+            Self::Set(prefetched_element) => prefetched_element.touch(),
         }
     }
 }
@@ -281,11 +281,13 @@ fn write_elements<'a, T: 'a>(
 impl Collection {
     /// Begins to look up a field or a member; `None` where that would gain nothing.
     #[inline]
-    pub(crate) fn glimpse<'a>(&'a self, element: &'a [u8]) -> Option<Glimpse<'a>> {
+    pub(crate) fn prefetched_element<'a>(&'a self, element: &'a [u8]) -> Option<PrefetchedElement<'a>> {
         match self {
-            Self::Hash(pairs) => order::Glimpse::new(pairs, element).map(Glimpse::Hash),
-            Self::ExpiringHash(fields) => order::Glimpse::new(fields.pairs(), element).map(Glimpse::Hash),
-            Self::Set(members) => order::Glimpse::new(members, element).map(Glimpse::Set),
+            Self::Hash(pairs) => order::PrefetchedElement::new(pairs, element).map(PrefetchedElement::Hash),
+            Self::ExpiringHash(fields) => {
+                order::PrefetchedElement::new(fields.pairs(), element).map(PrefetchedElement::Hash)
+            }
+            Self::Set(members) => order::PrefetchedElement::new(members, element).map(PrefetchedElement::Set),
             _ => None,
         }
     }
@@ -349,17 +351,17 @@ impl Collection {
         }
     }
 
-    pub(crate) fn into_rubble(self) -> Rubble {
+    pub(crate) fn into_unfreed(self) -> Unfreed {
         match self {
-            Self::Hash(pairs) => Rubble::Hash(pairs.into_rubble()),
-            Self::ExpiringHash(fields) => Rubble::ExpiringHash(fields.into_rubble()),
-            Self::Set(members) => Rubble::Set(members.into_rubble()),
-            Self::List(packs) => Rubble::List(packs.into_rubble()),
-            Self::SortedSet(members) => Rubble::SortedSet(members.into_rubble()),
-            Self::Stream(stream) => Rubble::Stream(stream::Rubble::of(*stream)),
-            Self::Json(document) => Rubble::Json(crate::json::Rubble::of(document.into_json())),
-            Self::Sketch(cells) => Rubble::Sketch(cells.into_rubble()),
-            Self::Vectors(vectors) => Rubble::Vectors(vectors.into_rubble()),
+            Self::Hash(pairs) => Unfreed::Hash(pairs.into_unfreed()),
+            Self::ExpiringHash(fields) => Unfreed::ExpiringHash(fields.into_unfreed()),
+            Self::Set(members) => Unfreed::Set(members.into_unfreed()),
+            Self::List(packs) => Unfreed::List(packs.into_unfreed()),
+            Self::SortedSet(members) => Unfreed::SortedSet(members.into_unfreed()),
+            Self::Stream(stream) => Unfreed::Stream(stream::Unfreed::of(*stream)),
+            Self::Json(document) => Unfreed::Json(crate::json::Unfreed::of(document.into_json())),
+            Self::Sketch(cells) => Unfreed::Sketch(cells.into_unfreed()),
+            Self::Vectors(vectors) => Unfreed::Vectors(vectors.into_unfreed()),
         }
     }
 
@@ -417,34 +419,34 @@ impl Default for Collection {
     }
 }
 
-impl Rubble {
+impl Unfreed {
     /// Bytes that are not free yet.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Self::Hash(rubble) => rubble.bytes(),
-            Self::ExpiringHash(rubble) => rubble.bytes(),
-            Self::Set(rubble) => rubble.bytes(),
-            Self::List(rubble) => rubble.bytes(),
-            Self::SortedSet(rubble) => rubble.bytes(),
-            Self::Stream(rubble) => rubble.bytes(),
-            Self::Json(rubble) => rubble.bytes(),
-            Self::Sketch(rubble) => rubble.bytes(),
-            Self::Vectors(rubble) => rubble.as_ref().map_or(0, crate::vector::Rubble::bytes),
+            Self::Hash(unfreed) => unfreed.bytes(),
+            Self::ExpiringHash(unfreed) => unfreed.bytes(),
+            Self::Set(unfreed) => unfreed.bytes(),
+            Self::List(unfreed) => unfreed.bytes(),
+            Self::SortedSet(unfreed) => unfreed.bytes(),
+            Self::Stream(unfreed) => unfreed.bytes(),
+            Self::Json(unfreed) => unfreed.bytes(),
+            Self::Sketch(unfreed) => unfreed.bytes(),
+            Self::Vectors(unfreed) => unfreed.as_ref().map_or(0, crate::vector::Unfreed::bytes),
         }
     }
 
     /// Frees up to about `budget` elements, and counts them down. True if something is left.
     pub(crate) fn free(&mut self, budget: &mut usize) -> bool {
         match self {
-            Self::Hash(rubble) => rubble.free(budget),
-            Self::ExpiringHash(rubble) => rubble.free(budget),
-            Self::Set(rubble) => rubble.free(budget),
-            Self::List(rubble) => rubble.free(budget),
-            Self::SortedSet(rubble) => rubble.free(budget),
-            Self::Stream(rubble) => rubble.free(budget),
-            Self::Json(rubble) => rubble.free(budget),
-            Self::Sketch(rubble) => rubble.free(budget),
-            Self::Vectors(rubble) => rubble.as_mut().is_some_and(|rubble| rubble.free(budget)),
+            Self::Hash(unfreed) => unfreed.free(budget),
+            Self::ExpiringHash(unfreed) => unfreed.free(budget),
+            Self::Set(unfreed) => unfreed.free(budget),
+            Self::List(unfreed) => unfreed.free(budget),
+            Self::SortedSet(unfreed) => unfreed.free(budget),
+            Self::Stream(unfreed) => unfreed.free(budget),
+            Self::Json(unfreed) => unfreed.free(budget),
+            Self::Sketch(unfreed) => unfreed.free(budget),
+            Self::Vectors(unfreed) => unfreed.as_mut().is_some_and(|unfreed| unfreed.free(budget)),
         }
     }
 }
@@ -608,7 +610,7 @@ pub(crate) struct Cell<'a> {
 }
 
 enum Home<'a> {
-    Kept { record: &'a mut Record, keeper: &'a mut Keeper, position: Position, version: u64, is_changed: bool },
+    Kept { record: &'a mut Record, lazy_free: &'a mut LazyFree, position: Position, version: u64, is_changed: bool },
     Fresh { form: Form, bytes: &'a mut Vec<u8>, large: Option<Box<Collection>> },
 }
 
@@ -622,12 +624,12 @@ impl<'a> Cell<'a> {
     /// The collection of a record; a first change gives it this version.
     pub(crate) fn kept(
         record: &'a mut Record,
-        keeper: &'a mut Keeper,
+        lazy_free: &'a mut LazyFree,
         position: Position,
         version: u64,
         limits: &'a Limits,
     ) -> Self {
-        Self { home: Home::Kept { record, keeper, position, version, is_changed: false }, limits }
+        Self { home: Home::Kept { record, lazy_free, position, version, is_changed: false }, limits }
     }
 
     /// One without elements. `bytes`, empty, is where they will lie while it is packed.
@@ -668,10 +670,10 @@ impl<'a> Cell<'a> {
     }
 
     fn note_change(&mut self) {
-        if let Home::Kept { record, keeper, position, version, is_changed } = &mut self.home
+        if let Home::Kept { record, lazy_free, position, version, is_changed } = &mut self.home
             && !*is_changed
         {
-            keeper.before_change(*position, record);
+            lazy_free.before_change(*position, record);
             record.set_version(*version);
             *is_changed = true;
         }
@@ -725,9 +727,9 @@ impl<'a> Cell<'a> {
     }
 
     /// Takes a part of a large collection that has been cut out.
-    pub(crate) fn bury(&mut self, part: Collection) {
-        if let Home::Kept { keeper, .. } = &mut self.home {
-            keeper.bury_collection(part);
+    pub(crate) fn free_later(&mut self, part: Collection) {
+        if let Home::Kept { lazy_free, .. } = &mut self.home {
+            lazy_free.free_collection_later(part);
         }
     }
 

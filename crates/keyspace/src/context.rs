@@ -12,7 +12,7 @@ use crate::notice::Class;
 use crate::record::{INLINE_BYTES_MAX, Payload, Record};
 use crate::table::{Deadline, Gone, Place, Stamp};
 use crate::value::{CollectionValue, ItoaBuffer, Kept, Str, StringValue, Text, Value, ValueRef};
-use crate::{Moment, keeper::Keeper};
+use crate::{Moment, lazy_free::LazyFree};
 
 /// What a store does to a key's deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -407,7 +407,7 @@ impl<'a> Edit<'a> {
         change: impl FnOnce(Option<Str<'_>>) -> Result<i64, Refusal>,
     ) -> Option<Result<i64, Refusal>> {
         let (moment, expired_until) = (self.moment, self.expired_until());
-        let Keyspace { databases, keeper, clock, sequence, altered, is_silent, .. } = &mut *self.keyspace;
+        let Keyspace { databases, lazy_free, clock, sequence, altered, is_silent, .. } = &mut *self.keyspace;
         databases[usize::from(self.database)].visit(place, key, |record, position| {
             let Some(old @ Str::Integer(_)) = record.string().filter(|_| record.is_alive(expired_until)) else {
                 return None;
@@ -415,7 +415,7 @@ impl<'a> Edit<'a> {
             let used = if is_silent.get() { record.clock() } else { clock.touched(record.clock(), moment) };
             record.set_clock(used);
             Some(change(Some(old)).inspect(|new| {
-                keeper.before_change(position, record);
+                lazy_free.before_change(position, record);
                 *altered += 1;
                 let used = if is_silent.get() { used } else { clock.replaced(used, moment) };
                 let deadline = record.deadline();
@@ -438,17 +438,17 @@ impl<'a> Edit<'a> {
         let place = self.keyspace.place(key);
         let (now, database, moment) = (self.expired_until(), usize::from(self.database), self.moment);
         let version = self.keyspace.sequence;
-        let Keyspace { databases, keeper, clock, scratch, altered, is_silent, .. } = &mut *self.keyspace;
+        let Keyspace { databases, lazy_free, clock, scratch, altered, is_silent, .. } = &mut *self.keyspace;
         let is_large =
             databases[database].find(place, key).is_some_and(|record| record.is_alive(now) && record.large().is_some());
         if is_large {
             *altered += 1;
-            let changed = databases[database].change(place, key, keeper, |record, keeper| {
+            let changed = databases[database].change(place, key, lazy_free, |record, lazy_free| {
                 record.set_version(version);
                 if !is_silent.get() {
                     record.set_clock(clock.touched(record.clock(), moment));
                 }
-                change_large(record.large_mut().expect("it was large"), keeper, change)
+                change_large(record.large_mut().expect("it was large"), lazy_free, change)
             });
             return changed.expect("it was there");
         }
@@ -481,7 +481,7 @@ impl<'a> Edit<'a> {
     ) -> Result<R, Refusal> {
         let place = self.keyspace.place(key);
         let (moment, expired_until) = (self.moment, self.expired_until());
-        let Keyspace { databases, keeper, clock, sequence, altered, limits, is_silent, .. } = &mut *self.keyspace;
+        let Keyspace { databases, lazy_free, clock, sequence, altered, limits, is_silent, .. } = &mut *self.keyspace;
         let mut change = Some(change);
         let changed = databases[usize::from(self.database)].visit(place, key, |record, position| {
             if !record.is_alive(expired_until) {
@@ -493,7 +493,7 @@ impl<'a> Edit<'a> {
             if !is_silent.get() {
                 record.set_clock(clock.touched(record.clock(), moment));
             }
-            let mut cell = Cell::kept(record, keeper, position, *sequence, limits);
+            let mut cell = Cell::kept(record, lazy_free, position, *sequence, limits);
             let result = change.take().map(|change| change(&mut cell)).expect("a record is visited once");
             let is_changed = cell.is_changed();
             let is_empty = record.is_empty_collection() || is_changed && !record.is_alive(expired_until);
@@ -505,7 +505,7 @@ impl<'a> Edit<'a> {
                 if is_empty {
                     // If fields are left that have expired, it is not they that took the key away.
                     if let Some(record) = self.take_out(self.database, key) {
-                        self.keyspace.keeper.bury(record);
+                        self.keyspace.lazy_free.free_later(record);
                     }
                 } else {
                     *altered += u64::from(is_changed);
@@ -517,8 +517,8 @@ impl<'a> Edit<'a> {
     }
 
     /// Takes a part of a collection that has been cut off, to be freed in steps.
-    pub(crate) fn bury_collection(&mut self, part: Collection) {
-        self.keyspace.keeper.bury_collection(part);
+    pub(crate) fn free_collection_later(&mut self, part: Collection) {
+        self.keyspace.lazy_free.free_collection_later(part);
     }
 
     /// Stores the collection that `make` makes of one without elements, whatever was there; if it gets none the key is
@@ -543,7 +543,7 @@ impl<'a> Edit<'a> {
         match self.extract(self.database, key) {
             Some(record) => {
                 let was_alive = record.is_alive(now);
-                self.keyspace.keeper.bury(record);
+                self.keyspace.lazy_free.free_later(record);
                 was_alive
             }
             None => false,
@@ -562,8 +562,8 @@ impl<'a> Edit<'a> {
         let place = self.keyspace.place(key);
         let version = self.keyspace.sequence;
         self.keyspace.altered += 1;
-        let Keyspace { databases, keeper, .. } = &mut *self.keyspace;
-        let changed = databases[usize::from(self.database)].change(place, key, keeper, |record, _| {
+        let Keyspace { databases, lazy_free, .. } = &mut *self.keyspace;
+        let changed = databases[usize::from(self.database)].change(place, key, lazy_free, |record, _| {
             record.set_deadline(at.map(|at| at.0));
             record.set_version(version);
         });
@@ -619,7 +619,7 @@ impl<'a> Edit<'a> {
     pub fn take(&mut self, database: u16, key: &[u8]) -> Option<(Value, Option<UnixMillis>)> {
         let mut record = self.extract(database, key)?;
         if !record.is_alive(self.expired_until()) {
-            self.keyspace.keeper.bury(record);
+            self.keyspace.lazy_free.free_later(record);
             return None;
         }
         Some((record.take_value(), record.deadline().map(UnixMillis)))
@@ -666,13 +666,13 @@ impl<'a> Edit<'a> {
             self.note_if_expired(place, key);
         }
         let expired_until = self.expired_until();
-        let Keyspace { databases, keeper, clock, hasher, sequence, .. } = &mut *self.keyspace;
+        let Keyspace { databases, lazy_free, clock, hasher, sequence, .. } = &mut *self.keyspace;
         let stamp = Stamp { version: *sequence, now: expired_until };
         let clock_of = |previous: Option<u32>| match previous {
             Some(previous) => clock.replaced(previous, moment),
             None => clock.fresh(moment),
         };
-        databases[usize::from(self.database)].store(place, key, payload, deadline, stamp, clock_of, hasher, keeper);
+        databases[usize::from(self.database)].store(place, key, payload, deadline, stamp, clock_of, hasher, lazy_free);
     }
 
     fn extract(&mut self, database: u16, key: &[u8]) -> Option<Record> {
@@ -687,8 +687,8 @@ impl<'a> Edit<'a> {
     /// The same without a word of what had expired.
     fn take_out(&mut self, database: u16, key: &[u8]) -> Option<Record> {
         let place = self.keyspace.place(key);
-        let Keyspace { databases, keeper, hasher, altered, .. } = &mut *self.keyspace;
-        let removed = databases[usize::from(database)].remove(place, key, hasher, keeper);
+        let Keyspace { databases, lazy_free, hasher, altered, .. } = &mut *self.keyspace;
+        let removed = databases[usize::from(database)].remove(place, key, hasher, lazy_free);
         *altered += u64::from(removed.is_some());
         removed
     }
@@ -721,7 +721,7 @@ impl<'a> Edit<'a> {
 /// key holds it too.
 fn change_large<R>(
     bytes: &mut std::sync::Arc<Vec<u8>>,
-    _keeper: &mut Keeper,
+    _lazy_free: &mut LazyFree,
     change: impl FnOnce(&mut Vec<u8>) -> R,
 ) -> R {
     change(std::sync::Arc::make_mut(bytes))

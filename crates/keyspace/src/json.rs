@@ -418,7 +418,7 @@ impl Object {
 }
 
 /// Parts of documents that are no longer used.
-pub(crate) struct Rubble {
+pub(crate) struct Unfreed {
     rest: Vec<Rest>,
     bytes: usize,
 }
@@ -428,7 +428,7 @@ enum Rest {
     Entries(std::vec::IntoIter<(Text, Json)>),
 }
 
-impl Rubble {
+impl Unfreed {
     pub(crate) fn of(document: Json) -> Self {
         Self { bytes: document.bytes(), rest: vec![Rest::Items(vec![document].into_iter())] }
     }

@@ -6,18 +6,18 @@ use std::collections::VecDeque;
 use resp::{Args, Digits, Writer};
 use stdx::{Level, Levels, Prng, UnixMillis, slot};
 
-use crate::absence::{Absences, absent_since};
 use crate::access::AccessClock;
 use crate::collection::Limits;
 use crate::collection::hash::expiring::NEVER;
 use crate::commands::Body;
 use crate::context::{Edit, Entry, View};
 use crate::eviction::Pool;
-use crate::keeper::Keeper;
+use crate::lazy_free::LazyFree;
 use crate::notice::{Class, Classes, DatabaseKey, Notice, Notices};
 use crate::record::{Record, VERSION_END};
 use crate::segment::KeyHasher;
 use crate::table::{Gone, Place, Table};
+use crate::tombstones::{Tombstones, absent_since};
 use crate::value::{ItoaBuffer, ValueRef};
 use crate::{DataCommand, Moment, Policy, collection};
 
@@ -76,7 +76,7 @@ pub struct Keyspace {
     pub(crate) databases: Vec<Table>,
     /// Databases that have been flushed and are freed in slices.
     pub(crate) graveyard: VecDeque<Table>,
-    pub(crate) keeper: Keeper,
+    pub(crate) lazy_free: LazyFree,
     pub(crate) clock: AccessClock,
     pub(crate) hasher: KeyHasher,
     /// Number of changes so far.
@@ -189,10 +189,10 @@ impl Keyspace {
         Self {
             databases: std::iter::repeat_with(|| Table::new(slot_count(layout))).take(databases.into()).collect(),
             graveyard: VecDeque::new(),
-            keeper: Keeper::new(match layout {
-                Layout::Slots => Absences::new(),
+            lazy_free: LazyFree::new(match layout {
+                Layout::Slots => Tombstones::new(),
                 // It holds what one transaction or script works on.
-                Layout::Scratch => Absences::none(),
+                Layout::Scratch => Tombstones::none(),
             }),
             clock: AccessClock::new(&tuning, hash_seed),
             hasher: KeyHasher::new(hash_seed),
@@ -333,8 +333,8 @@ impl Keyspace {
         Removals {
             expired: self.expired.keys,
             expired_fields: self.expired.fields,
-            freed_later: self.keeper.freed_count,
-            to_be_freed: (self.keeper.debris_count() + flushed) as u64,
+            freed_later: self.lazy_free.freed_count,
+            to_be_freed: (self.lazy_free.debris_count() + flushed) as u64,
         }
     }
 
@@ -376,7 +376,7 @@ impl Keyspace {
     /// Counts removals from zero again.
     pub fn forget_removals(&mut self) {
         self.expired = Expired::default();
-        self.keeper.freed_count = 0;
+        self.lazy_free.freed_count = 0;
     }
 
     /// The sequence number of a key's last change: what WATCH remembers. 0 if the key does not exist at `moment`.
@@ -415,7 +415,7 @@ impl Keyspace {
     /// the sequence.
     pub fn watch(&self, database: u16, key: &[u8], moment: Moment) -> u64 {
         match self.watched_version(database, key, moment) {
-            0 => Absences::watch(self.sequence),
+            0 => Tombstones::watch(self.sequence),
             version => version,
         }
     }
@@ -428,7 +428,7 @@ impl Keyspace {
         // It may have gone and not been freed: expired, or flushed.
         let is_left = |table: &Table| table.find(place, key).is_some_and(|record| record.version() > sequence);
         version == 0
-            && !self.keeper.absences.may_have_come(place, sequence)
+            && !self.lazy_free.tombstones.may_have_come(place, sequence)
             && !is_left(&self.databases[usize::from(database)])
             && !self.graveyard.iter().any(is_left)
     }
@@ -467,7 +467,7 @@ impl Keyspace {
     /// Bytes allocated for keys, values, tables and what a running checkpoint holds on to.
     pub fn memory_bytes(&self) -> usize {
         let tables = self.databases.iter().chain(&self.graveyard);
-        tables.map(|table| table.bytes).sum::<usize>() + self.keeper.bytes()
+        tables.map(|table| table.bytes).sum::<usize>() + self.lazy_free.bytes()
     }
 
     /// Changes how uses are noted and victims chosen.
@@ -564,13 +564,13 @@ impl Keyspace {
                 removals.count(gone);
                 notices.note_gone(database, key, gone);
             };
-            more |= table.sweep(now, &mut rest, &self.hasher, &mut self.keeper, &mut expired);
+            more |= table.sweep(now, &mut rest, &self.hasher, &mut self.lazy_free, &mut expired);
         }
         more |= self.collect_graveyard(&mut rest);
         while rest > 0 {
             // A piece of a large value costs about as much as some hundred keys.
             rest = rest.saturating_sub(256);
-            if !self.keeper.free_step() {
+            if !self.lazy_free.free_step() {
                 return more;
             }
         }
@@ -578,7 +578,7 @@ impl Keyspace {
     }
 
     fn collect_graveyard(&mut self, rest: &mut usize) -> bool {
-        let walk = self.keeper.walk.take();
+        let walk = self.lazy_free.walk.take();
         while *rest > 0
             && let Some(table) = self.graveyard.front_mut()
         {
@@ -590,9 +590,9 @@ impl Keyspace {
                 }
                 continue;
             }
-            match table.demolish(&self.hasher, &mut self.keeper) {
+            match table.demolish(&self.hasher, &mut self.lazy_free) {
                 Some(freed) => {
-                    self.keeper.freed_count += freed as u64;
+                    self.lazy_free.freed_count += freed as u64;
                     *rest = rest.saturating_sub(freed.max(1));
                 }
                 None => {
@@ -601,7 +601,7 @@ impl Keyspace {
             }
         }
         let more = self.graveyard.iter().any(|table| walk.as_ref().is_none_or(|walk| !walk.needs_table(table.rank)));
-        self.keeper.walk = walk;
+        self.lazy_free.walk = walk;
         more
     }
 
@@ -699,10 +699,10 @@ impl Keyspace {
     /// # Panics
     /// If a checkpoint runs, or keys can be watched: neither is told.
     pub fn empty(&mut self) {
-        assert!(!self.keeper.is_watched(), "keys go that somebody would miss");
+        assert!(!self.lazy_free.is_watched(), "keys go that somebody would miss");
         for table in self.databases.iter_mut().filter(|table| table.count > 0) {
             self.altered += table.count as u64;
-            table.empty(&mut self.keeper);
+            table.empty(&mut self.lazy_free);
         }
     }
 

@@ -6,9 +6,7 @@
 //! `collection` and `tree` (values with elements), [`context`] (what a command may do), `checkpoint` (the cut without a
 //! fork), `eviction`, [`commands`].
 
-mod absence;
 mod access;
-mod ahead;
 mod checkpoint;
 mod collection;
 pub mod commands;
@@ -19,12 +17,13 @@ mod eviction;
 pub mod glob;
 mod hyperloglog;
 mod json;
-mod keeper;
 mod keyspace;
+mod lazy_free;
 mod lzf;
 pub mod moment;
 pub mod notice;
 mod patience;
+mod prefetch;
 pub mod rdb;
 mod record;
 mod scan;
@@ -33,14 +32,13 @@ mod sketch;
 mod table;
 #[cfg(test)]
 pub(crate) mod testing;
+mod tombstones;
 mod tree;
 pub mod value;
 mod vector;
 
 use stdx::{crc64, sha1};
 
-pub use absence::absent_since;
-pub use ahead::{AHEAD_MAX, Ahead};
 pub use checkpoint::{Corrupt, Exporting, Imported, Importing, is_exported};
 pub use collection::{End, Hash, Id, Limits, List, Outline, Set, SortedSet, Space, Stream, Tree};
 pub use commands::{
@@ -52,5 +50,7 @@ pub use keyspace::{Keyspace, Layout, Lookups, Options, Removals, Standing, Tunin
 pub use moment::Moment;
 pub use notice::{Class, Classes, DatabaseKey, Notice};
 pub use patience::{Claims, Patience, claims, patience};
+pub use prefetch::{PREFETCH_MAX, PrefetchTarget};
 pub use scan::{cursor_at_slot, slot_of_cursor};
+pub use tombstones::absent_since;
 pub use value::{CollectionValue, ItoaBuffer, Str, StringValue, Value, ValueRef};

@@ -252,11 +252,11 @@ impl Maker {
 }
 
 /// What is left of a sketch.
-pub(crate) struct Rubble {
+pub(crate) struct Unfreed {
     parts: Vec<Pages>,
 }
 
-impl Rubble {
+impl Unfreed {
     pub(crate) fn of(sketch: Sketch) -> Self {
         Self { parts: sketch.into_parts() }
     }

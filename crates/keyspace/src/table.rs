@@ -2,7 +2,7 @@
 
 use hashbrown::hash_table::Entry as Found;
 
-use crate::keeper::{Keeper, Position};
+use crate::lazy_free::{LazyFree, Position};
 use crate::record::{Payload, Record};
 use crate::segment::{KeyHasher, Segment, Slot};
 
@@ -140,7 +140,7 @@ impl Table {
         self.slots.get(place.slot)?.segment(place.hash).find(place.hash, key)
     }
 
-    /// Reads what leads to the segment of a key, for [`crate::ahead`].
+    /// Reads what leads to the segment of a key, for [`crate::prefetch`].
     #[inline]
     pub(crate) fn touch(&self, place: Place) -> usize {
         self.slots.get(place.slot).map_or(0, |slot| slot.segment(place.hash).len())
@@ -164,19 +164,19 @@ impl Table {
         stamp: Stamp,
         clock: impl FnOnce(Option<u32>) -> u32,
         hasher: &KeyHasher,
-        keeper: &mut Keeper,
+        lazy_free: &mut LazyFree,
     ) {
         self.open();
         let position = self.position(place);
         let slot = &mut self.slots[place.slot];
         let mut replace = |record: &mut Record, payload, clock: u32| {
-            keeper.before_change(position, record);
+            lazy_free.before_change(position, record);
             let before = Facts::of(record);
             let deadline = match deadline {
                 Deadline::Is(deadline) => deadline,
                 Deadline::Keep => before.deadline.filter(|_| record.is_alive(stamp.now)),
             };
-            keeper.bury_value(record);
+            lazy_free.free_value_later(record);
             if let Err(payload) = record.overwrite(payload, deadline, stamp.version, clock) {
                 *record = Record::new(key, payload, deadline, stamp.version, clock);
             }
@@ -224,16 +224,16 @@ impl Table {
         &mut self,
         place: Place,
         key: &[u8],
-        keeper: &mut Keeper,
-        change: impl FnOnce(&mut Record, &mut Keeper) -> R,
+        lazy_free: &mut LazyFree,
+        change: impl FnOnce(&mut Record, &mut LazyFree) -> R,
     ) -> Option<R> {
         self.visit(place, key, |record, position| {
-            keeper.before_change(position, record);
-            change(record, keeper)
+            lazy_free.before_change(position, record);
+            change(record, lazy_free)
         })
     }
 
-    /// Lets `visit` change a record where it is, after it has told the keeper.
+    /// Lets `visit` change a record where it is, after it has told the lazy free.
     pub(crate) fn visit<R>(
         &mut self,
         place: Place,
@@ -257,13 +257,13 @@ impl Table {
         place: Place,
         key: &[u8],
         hasher: &KeyHasher,
-        keeper: &mut Keeper,
+        lazy_free: &mut LazyFree,
     ) -> Option<Record> {
         let position = self.position(place);
         let segment = self.slots.get_mut(place.slot)?.segment_mut(place.hash);
         let record = segment.remove(place.hash, key)?;
-        keeper.before_change(position, &record);
-        keeper.absences.note(place, record.version());
+        lazy_free.before_change(position, &record);
+        lazy_free.tombstones.note(place, record.version());
         let table_bytes = segment.table_bytes();
         segment.shrink(hasher);
         self.bytes = self.bytes + segment.table_bytes() - table_bytes;
@@ -272,11 +272,11 @@ impl Table {
     }
 
     /// Removes all keys, one segment after the other; the segments stay, and nobody is told.
-    pub(crate) fn empty(&mut self, keeper: &mut Keeper) {
+    pub(crate) fn empty(&mut self, lazy_free: &mut LazyFree) {
         self.bytes = self.slots.capacity() * size_of::<Slot>();
         for slot in &mut self.slots {
             for segment in slot.segments_mut().iter_mut().filter(|segment| segment.len() > 0) {
-                segment.drain().for_each(|record| keeper.bury(record));
+                segment.drain().for_each(|record| lazy_free.free_later(record));
             }
             self.bytes += slot.table_bytes();
         }
@@ -413,7 +413,7 @@ impl Table {
         now: i64,
         budget: &mut usize,
         hasher: &KeyHasher,
-        keeper: &mut Keeper,
+        lazy_free: &mut LazyFree,
         expired: &mut impl FnMut(&[u8], Gone),
     ) -> bool {
         if self.wake > now {
@@ -434,11 +434,11 @@ impl Table {
                         return true;
                     }
                     *budget = budget.saturating_sub(segment.len().max(16));
-                    let (seen, mut removed) = self.sweep_segment(slot, nth, now, hasher, keeper, expired);
+                    let (seen, mut removed) = self.sweep_segment(slot, nth, now, hasher, lazy_free, expired);
                     let mut is_done = true;
                     if self.expiring_hashes > 0 {
                         let purged;
-                        (is_done, purged) = self.sweep_fields(slot, nth, now, budget, hasher, keeper, expired);
+                        (is_done, purged) = self.sweep_fields(slot, nth, now, budget, hasher, lazy_free, expired);
                         removed += purged;
                     }
                     if !is_done {
@@ -461,7 +461,7 @@ impl Table {
         nth: usize,
         now: i64,
         hasher: &KeyHasher,
-        keeper: &mut Keeper,
+        lazy_free: &mut LazyFree,
         tell: &mut impl FnMut(&[u8], Gone),
     ) -> (usize, usize) {
         let rank = self.rank;
@@ -480,10 +480,10 @@ impl Table {
             false
         };
         for record in segment.extract(due) {
-            if keeper.is_watched() {
+            if lazy_free.is_watched() {
                 let position = Position { rank, slot: slot as u16, hash: hasher.hash(record.key()) };
-                keeper.before_change(position, &record);
-                keeper.absences.note(Place { slot, hash: position.hash }, record.version());
+                lazy_free.before_change(position, &record);
+                lazy_free.tombstones.note(Place { slot, hash: position.hash }, record.version());
             }
             tell(record.key(), Gone::of(&record, now));
             expired += 1;
@@ -493,7 +493,7 @@ impl Table {
                 timed += 1;
                 deadline_sum += i128::from(deadline);
             }
-            keeper.bury(record);
+            lazy_free.free_later(record);
         }
         segment.earliest = earliest;
         segment.expiring -= timed as u32;
@@ -524,7 +524,7 @@ impl Table {
         now: i64,
         budget: &mut usize,
         hasher: &KeyHasher,
-        keeper: &Keeper,
+        lazy_free: &LazyFree,
         tell: &mut impl FnMut(&[u8], Gone),
     ) -> (bool, usize) {
         let rank = self.rank;
@@ -541,7 +541,7 @@ impl Table {
             let mut due = record.fields_due();
             if due.is_some_and(|due| due <= now) {
                 let position = || Position { rank, slot: slot as u16, hash: hasher.hash(record.key()) };
-                if keeper.is_wanted(position, record) {
+                if lazy_free.is_wanted(position, record) {
                     due = Some(now.saturating_add(WAIT_FOR_CHECKPOINT_MS));
                 } else if rest == 0 {
                     is_done = false;
@@ -576,7 +576,7 @@ impl Table {
 
     /// Frees the segments of one slot of a table that nobody uses any more, from the back; the number of keys freed,
     /// or `None` if nothing is left.
-    pub(crate) fn demolish(&mut self, hasher: &KeyHasher, keeper: &mut Keeper) -> Option<usize> {
+    pub(crate) fn demolish(&mut self, hasher: &KeyHasher, lazy_free: &mut LazyFree) -> Option<usize> {
         let slot = self.slots.len().checked_sub(1)?;
         let last = &mut self.slots[slot];
         let table_bytes = last.table_bytes();
@@ -585,10 +585,10 @@ impl Table {
             for record in segment.into_records() {
                 self.bytes -= record.footprint();
                 freed += 1;
-                if keeper.absences.are_noted() {
-                    keeper.absences.note(Place { slot, hash: hasher.hash(record.key()) }, record.version());
+                if lazy_free.tombstones.are_noted() {
+                    lazy_free.tombstones.note(Place { slot, hash: hasher.hash(record.key()) }, record.version());
                 }
-                keeper.bury(record);
+                lazy_free.free_later(record);
             }
             self.count -= freed;
             self.bytes = self.bytes + last.table_bytes() - table_bytes;

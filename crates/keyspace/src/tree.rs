@@ -9,7 +9,7 @@
 //!   equal.
 //! * **Clones in one step.** A clone shares all nodes; a change copies those on its path that are shared. So a
 //!   checkpoint holds a collection of millions as it was while writes go on.
-//! * **No stall.** Ranges are cut out and put together along one path, and [`Rubble`] frees what is left over in steps.
+//! * **No stall.** Ranges are cut out and put together along one path, and [`Unfreed`] frees what is left over in steps.
 //!
 //! Leaves come in kinds: [`Tree`] has vectors of elements, and a [`Rope`] may be made of any [`Leaf`] that holds a run
 //! of elements, packed ones for instance.
@@ -413,9 +413,9 @@ impl<L: Leaf> Rope<L> {
     }
 
     /// Gives up the tree, to be freed in steps.
-    pub(crate) fn into_rubble(self) -> Rubble<L> {
+    pub(crate) fn into_unfreed(self) -> Unfreed<L> {
         let bytes = self.bytes();
-        Rubble { bytes, nodes: self.root.into_iter().map(|root| (root.measure.bytes, root.node)).collect() }
+        Unfreed { bytes, nodes: self.root.into_iter().map(|root| (root.measure.bytes, root.node)).collect() }
     }
 
     fn set_root(&mut self, mut root: Child<L>, siblings: Vec<Child<L>>) {
@@ -749,12 +749,12 @@ impl<L: Leaf> Branch<L> {
 }
 
 /// What is left of a rope that nobody needs, as nodes that wait to be freed.
-pub(crate) struct Rubble<L: Leaf> {
+pub(crate) struct Unfreed<L: Leaf> {
     bytes: usize,
     nodes: Vec<(usize, Arc<Node<L>>)>,
 }
 
-impl<L: Leaf> Rubble<L> {
+impl<L: Leaf> Unfreed<L> {
     /// Bytes that have not been freed; what others hold counts as freed when its turn has come.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes

@@ -441,13 +441,13 @@ impl VectorSet {
     }
 
     /// Elements that are no longer needed, to be freed in steps.
-    pub(crate) fn into_rubble(self) -> Rubble {
+    pub(crate) fn into_unfreed(self) -> Unfreed {
         let element_count = self.len().max(1);
-        Rubble {
+        Unfreed {
             element_bytes: (self.heap_bytes + self.bodies.bytes() + self.links.bytes()) / element_count,
             bodies: self.bodies,
             links: self.links,
-            names: self.names.into_rubble(),
+            names: self.names.into_unfreed(),
         }
     }
 }
@@ -459,15 +459,15 @@ fn level_for(count: usize, name: &[u8]) -> usize {
 }
 
 /// What is left of a vector set.
-pub(crate) struct Rubble {
+pub(crate) struct Unfreed {
     bodies: Shelf<Option<Body>>,
     links: Shelf<Links>,
-    names: tree::Rubble<Vec<Named>>,
+    names: tree::Unfreed<Vec<Named>>,
     /// For each element, on average.
     element_bytes: usize,
 }
 
-impl Rubble {
+impl Unfreed {
     /// Bytes that are not free yet.
     pub(crate) fn bytes(&self) -> usize {
         self.names.bytes() + self.bodies.len().max(self.links.len()) * self.element_bytes

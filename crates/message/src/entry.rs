@@ -45,7 +45,7 @@ mod building;
 
 use std::collections::BTreeSet;
 
-use keyspace::{Ahead, Limits, Moment};
+use keyspace::{Limits, Moment, PrefetchTarget};
 use resp::{Args, Protocol, Span};
 use stdx::slot::Slot;
 use stdx::{Level, Levels, UnixMillis, leb128};
@@ -926,7 +926,7 @@ impl<'a> Reader<'a> {
     /// Passes over the next item, and calls `visit` with what its words probably name: the first word behind the name
     /// is a key of nearly every command, and the next one often a field or a member. False at the end, and at an item
     /// that is not for a client.
-    pub fn skim(&mut self, visit: &mut impl FnMut(Ahead<'a>)) -> bool {
+    pub fn skim(&mut self, visit: &mut impl FnMut(PrefetchTarget<'a>)) -> bool {
         self.claim();
         match self.bytes.get(self.position) {
             Some(&COMMAND) => {
@@ -938,7 +938,7 @@ impl<'a> Reader<'a> {
                 for _ in 0..self.number() {
                     let (database, key) = (self.number() as u16, self.bytes());
                     self.fixed();
-                    visit(Ahead { database, key, element: &[] });
+                    visit(PrefetchTarget { database, key, element: &[] });
                 }
                 for _ in 0..self.number() {
                     self.skim_words(visit);
@@ -957,7 +957,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The same for the words of one command, as [`put_words`] lays them out.
-    pub fn skim_words(&mut self, visit: &mut impl FnMut(Ahead<'a>)) {
+    pub fn skim_words(&mut self, visit: &mut impl FnMut(PrefetchTarget<'a>)) {
         let database = self.number() as u16;
         let count = self.number();
         let (mut first, mut second) = (0..0, 0..0);
@@ -974,7 +974,7 @@ impl<'a> Reader<'a> {
         let words = &self.bytes[self.position..self.position + length];
         self.position += length;
         if count > 1 {
-            visit(Ahead { database, key: &words[first], element: &words[second] });
+            visit(PrefetchTarget { database, key: &words[first], element: &words[second] });
         }
     }
 

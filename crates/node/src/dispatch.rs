@@ -6,7 +6,7 @@ mod replica_reads;
 use std::sync::Arc;
 
 use command::{Flag, Join, Refusal, Span as KeySpan};
-use keyspace::{Body, Class, DataCommand, Moment, AHEAD_MAX, Patience, Ahead};
+use keyspace::{Body, Class, DataCommand, Moment, PREFETCH_MAX, Patience, PrefetchTarget};
 use resp::{Args, Glance, Limits, Parsed, Writer};
 
 use crate::acl::Where;
@@ -144,7 +144,7 @@ impl Core {
             };
             let rest = &input[consumed..];
             if self.is_reading && consumed >= looked_up && session.multi.is_none() {
-                looked_up = consumed + look_ahead(&self.groups, &self.context, session.database, rest);
+                looked_up = consumed + prefetch(&self.groups, &self.context, session.database, rest);
             }
             session.flow.request_bytes = rest.len();
             let (taken, next) = match session.flow.parser.parse(rest, &request_limits, &mut spans) {
@@ -917,11 +917,11 @@ impl Core {
 
 /// Looks up what the next requests of a client that reads name. Says how many bytes these requests take. (The keys of
 /// writes are looked up when their entry is applied.)
-fn look_ahead(groups: &[Option<Group>], context: &Context, database: u16, input: &[u8]) -> usize {
-    let mut found = [(GroupId(0), Ahead::default()); AHEAD_MAX];
+fn prefetch(groups: &[Option<Group>], context: &Context, database: u16, input: &[u8]) -> usize {
+    let mut found = [(GroupId(0), PrefetchTarget::default()); PREFETCH_MAX];
     let mut count = 0;
     let mut seen = 0;
-    while count < AHEAD_MAX
+    while count < PREFETCH_MAX
         && let Some(Glance { consumed, words }) = resp::glance(&input[seen..])
     {
         let [name, second, third, fourth, fifth] =
@@ -934,7 +934,7 @@ fn look_ahead(groups: &[Option<Group>], context: &Context, database: u16, input:
             (true, _) => [Some((fourth, &[][..])), Some((fifth, &[][..]))],
         };
         for ((key, element), place) in named.into_iter().flatten().zip(&mut found[count..]) {
-            *place = (context.slots.group_of(key), Ahead { database, key, element });
+            *place = (context.slots.group_of(key), PrefetchTarget { database, key, element });
             count += 1;
         }
         seen += consumed;
@@ -946,16 +946,16 @@ fn look_ahead(groups: &[Option<Group>], context: &Context, database: u16, input:
     seen
 }
 
-/// Looks up side by side, in each of these groups, what has been found to be named of it: [`AHEAD_MAX`] at most.
-pub(crate) fn look_up(groups: &[Option<Group>], found: &[(GroupId, Ahead<'_>)]) {
+/// Looks up side by side, in each of these groups, what has been found to be named of it: [`PREFETCH_MAX`] at most.
+pub(crate) fn look_up(groups: &[Option<Group>], found: &[(GroupId, PrefetchTarget<'_>)]) {
     for group in groups.iter().flatten() {
-        let mut own = [Ahead::default(); AHEAD_MAX];
+        let mut own = [PrefetchTarget::default(); PREFETCH_MAX];
         let mut own_count = 0;
         for (_, ahead) in found.iter().filter(|(of, _)| *of == group.id()) {
             own[own_count] = *ahead;
             own_count += 1;
         }
-        group.state.keyspace().look_ahead(&own[..own_count]);
+        group.state.keyspace().prefetch(&own[..own_count]);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use command::Flag;
-use keyspace::{AHEAD_MAX, Ahead, Class, DataCommand, Keyspace, Moment};
+use keyspace::{Class, DataCommand, Keyspace, Moment, PREFETCH_MAX, PrefetchTarget};
 use message::answer;
 use message::entry::{self, Claimed, Effect, ExecItem, Item, Reader, Taken};
 use message::parameters::USERS_CHANGED;
@@ -305,7 +305,7 @@ impl State {
     #[inline]
     pub fn apply_next(&mut self, cursor: &mut Cursor<'_>, effects: &mut impl Effects) -> Applied {
         if cursor.items_ahead == 0 {
-            cursor.items_ahead = look_ahead(&self.keyspace, &mut cursor.ahead);
+            cursor.items_ahead = prefetch(&self.keyspace, &mut cursor.ahead);
         }
         cursor.items_ahead -= 1;
         let moment = cursor.moment;
@@ -654,7 +654,7 @@ impl State {
 
     /// Values that have been read in are not wanted.
     fn bury(&mut self, imports: Imports) {
-        imports.into_values().for_each(|imported| self.keyspace.bury_imported(imported));
+        imports.into_values().for_each(|imported| self.keyspace.free_imported_later(imported));
     }
 
     /// Notes for caches what a transaction over several groups changes here.
@@ -722,8 +722,8 @@ pub(crate) fn execute(
 }
 
 /// Looks up what the next items of an entry name, and says for how many items that lasts: at least one.
-fn look_ahead<'a>(keyspace: &Keyspace, ahead: &mut Reader<'a>) -> usize {
-    let mut words = [Ahead::default(); AHEAD_MAX];
+fn prefetch<'a>(keyspace: &Keyspace, ahead: &mut Reader<'a>) -> usize {
+    let mut words = [PrefetchTarget::default(); PREFETCH_MAX];
     let mut key_count = 0;
     let mut note = |ahead| {
         if let Some(place) = words.get_mut(key_count) {
@@ -732,12 +732,12 @@ fn look_ahead<'a>(keyspace: &Keyspace, ahead: &mut Reader<'a>) -> usize {
         }
     };
     let mut item_count = 0;
-    while item_count < AHEAD_MAX && ahead.skim(&mut note) {
+    while item_count < PREFETCH_MAX && ahead.skim(&mut note) {
         item_count += 1;
     }
     // For a single key there is nothing to be done side by side.
     if key_count > 1 {
-        keyspace.look_ahead(&words[..key_count]);
+        keyspace.prefetch(&words[..key_count]);
     }
     if item_count == 0 { usize::MAX } else { item_count }
 }

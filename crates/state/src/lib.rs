@@ -550,9 +550,9 @@ impl Upkeep<'_> {
         self.0.cancel_checkpoint();
     }
 
-    /// See [`Keyspace::bury_imported`].
-    pub fn bury_imported(&mut self, imported: Imported) {
-        self.0.bury_imported(imported);
+    /// See [`Keyspace::free_imported_later`].
+    pub fn free_imported_later(&mut self, imported: Imported) {
+        self.0.free_imported_later(imported);
     }
 }
 

@@ -470,7 +470,7 @@ impl Reader {
                 return Ok(Reached::Budget);
             }
             if self.merger.as_ref().is_some_and(|merger| merger.held_bytes() > held_bytes_max) {
-                match self.look_ahead(site, &mut bytes_read)? {
+                match self.prefetch(site, &mut bytes_read)? {
                     None => continue,
                     Some(reached) => return Ok(reached),
                 }
@@ -501,7 +501,7 @@ impl Reader {
 
     /// Reads on what the one group has done for which the others wait, and passes over what these do. None if it has
     /// told something.
-    fn look_ahead(&mut self, site: &Site, bytes_read: &mut u64) -> Result<Option<Reached>, Stop> {
+    fn prefetch(&mut self, site: &Site, bytes_read: &mut u64) -> Result<Option<Reached>, Stop> {
         let merger = self.merger.as_mut().expect("it holds something");
         let Some(group) = merger.awaited() else { return Ok(Some(Reached::End)) };
         let is_other = |(other, ahead): &(u32, Trail)| *other != group || ahead.is_behind(group, &self.trail);

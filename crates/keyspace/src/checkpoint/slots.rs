@@ -34,7 +34,7 @@ impl Keyspace {
         let expired = (0..self.database_count()).flat_map(|database| self.records_of(database, slot));
         let expired = expired.filter(|record| !record.is_alive(self.expired_until(self.latest)));
         let flushed = self.graveyard.iter().flat_map(|table| records_in(table, slot));
-        expired.chain(flushed).map(Record::version).fold(self.keeper.absences.gone_from(slot), u64::max)
+        expired.chain(flushed).map(Record::version).fold(self.lazy_free.tombstones.gone_from(slot), u64::max)
     }
 
     /// The latest version of a key of a slot; 0 if there is none.
@@ -72,10 +72,10 @@ impl Keyspace {
     pub fn import_slot(&mut self, slot: Slot, sequence: u64, gone: u64, records: &[u8]) -> Result<(), Corrupt> {
         self.drop_slot(slot);
         self.sequence = self.sequence.max(sequence);
-        if let Some(walk) = &mut self.keeper.walk {
+        if let Some(walk) = &mut self.lazy_free.walk {
             walk.arrived.insert(slot.0);
         }
-        self.keeper.absences.arrive(slot, self.sequence, gone);
+        self.lazy_free.tombstones.arrive(slot, self.sequence, gone);
         self.restore(records)?;
         let awaited: Vec<_> = self.notices.awaited.iter().filter(|(_, key)| slot_of(key) == slot).cloned().collect();
         awaited.iter().for_each(|(database, key)| self.notices.touch(*database, key));
@@ -96,12 +96,12 @@ impl Keyspace {
         other.notices.awaited.clear();
         other.set_lookups(crate::Lookups::default());
         // What has gone from a slot is known where the slot is. What was flushed has gone, and is noted later.
-        other.keeper.absences = self.keeper.absences.clone();
+        other.lazy_free.tombstones = self.lazy_free.tombstones.clone();
         for table in &self.graveyard {
             for slot in slots {
                 for record in records_in(table, *slot) {
                     let place = self.place(record.key());
-                    other.keeper.absences.note(place, record.version());
+                    other.lazy_free.tombstones.note(place, record.version());
                 }
             }
         }
@@ -114,9 +114,9 @@ impl Keyspace {
             let keys: Vec<_> = self.records_of(database, slot).map(|record| record.key().to_vec()).collect();
             for key in keys {
                 let place = self.place(&key);
-                let Self { databases, keeper, hasher, .. } = self;
-                if let Some(record) = databases[usize::from(database)].remove(place, &key, hasher, keeper) {
-                    keeper.bury(record);
+                let Self { databases, lazy_free, hasher, .. } = self;
+                if let Some(record) = databases[usize::from(database)].remove(place, &key, hasher, lazy_free) {
+                    lazy_free.free_later(record);
                 }
             }
         }

@@ -221,9 +221,9 @@ impl Keyspace {
     }
 
     /// Takes a key that has come and is not wanted any more, to be freed in steps.
-    pub fn bury_imported(&mut self, imported: Imported) {
+    pub fn free_imported_later(&mut self, imported: Imported) {
         if let Value::Collection(CollectionValue(Kept::Large(collection))) = imported.value {
-            LargeValue::Many(*collection).bury(&mut self.keeper);
+            LargeValue::Many(*collection).free_later(&mut self.lazy_free);
         }
     }
 

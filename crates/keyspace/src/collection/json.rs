@@ -162,12 +162,12 @@ impl Edit<'_> {
             Some(bytes) => {
                 let old = take_large(cell);
                 cell.repack(Form::Json, &bytes);
-                old.into_iter().for_each(|old| cell.bury(Collection::Json(Document::Whole(old))));
+                old.into_iter().for_each(|old| cell.free_later(Collection::Json(Document::Whole(old))));
             }
             None => match whole_mut(cell) {
                 Some(kept) => {
                     let old = std::mem::replace(kept, document);
-                    cell.bury(Collection::Json(Document::Whole(old)));
+                    cell.free_later(Collection::Json(Document::Whole(old)));
                 }
                 None => cell.grow_into(Collection::Json(Document::Whole(document))),
             },
@@ -198,7 +198,7 @@ impl Edit<'_> {
                     result
                 }
             };
-            removed.into_iter().for_each(|part| cell.bury(Collection::Json(Document::Whole(part))));
+            removed.into_iter().for_each(|part| cell.free_later(Collection::Json(Document::Whole(part))));
             result
         })
     }

@@ -653,7 +653,7 @@ impl ListMut<'_, '_> {
                     self.packs().edit_leaf(indexes.start, |pack, _| ((), pack.remove(within)));
                 } else {
                     let taken = self.packs().take_range(indexes);
-                    self.0.bury(Collection::List(taken));
+                    self.0.free_later(Collection::List(taken));
                 }
             }
         }

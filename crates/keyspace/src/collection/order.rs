@@ -75,12 +75,12 @@ impl<T: Placed> Sought<T> for Wanted<'_> {
 }
 
 /// A member, or field, that is looked up ahead of the command that names it.
-pub(crate) struct Glimpse<'a, T: Placed> {
+pub(crate) struct PrefetchedElement<'a, T: Placed> {
     wanted: Wanted<'a>,
     descent: Descent<'a, T>,
 }
 
-impl<'a, T: Placed> Glimpse<'a, T> {
+impl<'a, T: Placed> PrefetchedElement<'a, T> {
     /// `None` in a tree that is small enough to be near anyway.
     #[inline]
     pub(crate) fn new(tree: &'a Tree<T>, text: &'a [u8]) -> Option<Self> {

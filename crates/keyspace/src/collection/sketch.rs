@@ -58,10 +58,10 @@ impl Large for Cells {
 
 impl Cells {
     /// What must be freed.
-    pub(super) fn into_rubble(self) -> crate::sketch::Rubble {
+    pub(super) fn into_unfreed(self) -> crate::sketch::Unfreed {
         match self {
-            Self::Whole(sketch) => crate::sketch::Rubble::of(*sketch),
-            Self::Unfinished(maker) => crate::sketch::Rubble::of_unfinished(maker),
+            Self::Whole(sketch) => crate::sketch::Unfreed::of(*sketch),
+            Self::Unfinished(maker) => crate::sketch::Unfreed::of_unfinished(maker),
         }
     }
 }
@@ -160,7 +160,7 @@ impl Edit<'_> {
         self.modify(key, Kind::Sketch, |cell| match whole_mut(cell) {
             Some(kept) => {
                 let old = std::mem::replace(kept, sketch);
-                cell.bury(Collection::Sketch(Cells::Whole(Box::new(old))));
+                cell.free_later(Collection::Sketch(Cells::Whole(Box::new(old))));
             }
             None => keep(cell, sketch),
         })

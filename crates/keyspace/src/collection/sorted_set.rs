@@ -139,12 +139,12 @@ pub(crate) struct Members {
 }
 
 /// What is left of them.
-pub(crate) struct Rubble {
-    by_score: tree::Rubble<Vec<Ranked>>,
-    by_name: tree::Rubble<Vec<Scored>>,
+pub(crate) struct Unfreed {
+    by_score: tree::Unfreed<Vec<Ranked>>,
+    by_name: tree::Unfreed<Vec<Scored>>,
 }
 
-impl Rubble {
+impl Unfreed {
     pub(crate) fn bytes(&self) -> usize {
         self.by_score.bytes() + self.by_name.bytes()
     }
@@ -173,8 +173,8 @@ impl Members {
         Self { by_score: by_score.into_iter().collect(), by_name: by_name.into_iter().collect() }
     }
 
-    pub(crate) fn into_rubble(self) -> Rubble {
-        Rubble { by_score: self.by_score.into_rubble(), by_name: self.by_name.into_rubble() }
+    pub(crate) fn into_unfreed(self) -> Unfreed {
+        Unfreed { by_score: self.by_score.into_unfreed(), by_name: self.by_name.into_unfreed() }
     }
 
     #[inline]
@@ -717,7 +717,7 @@ impl SortedSetMut<'_, '_> {
             }
             Form::Large(_) => {
                 let taken = self.members().take_range(ranks);
-                self.0.bury(Collection::SortedSet(taken));
+                self.0.free_later(Collection::SortedSet(taken));
             }
         }
     }

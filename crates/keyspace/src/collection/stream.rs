@@ -17,8 +17,8 @@ use stdx::Level;
 pub use id::Id;
 
 use self::block::{Block, Entry};
-use self::group::{Consumer, GIVEN_UP, Group, Holder, Pending, ReleasedRubble, rank_of};
-use self::idempotence::{Idempotence, IdempotenceRubble};
+use self::group::{Consumer, GIVEN_UP, Group, Holder, Pending, UnfreedReleased, rank_of};
+use self::idempotence::{Idempotence, UnfreedIdempotence};
 use super::{Cell, Collection, Kind, Large, Limits, Shape, packed};
 use crate::tree::{self, Tree};
 use crate::value::ValueRef;
@@ -898,45 +898,45 @@ impl Large for Box<Stream> {
 
 /// What is left of a stream: trees, the last to be freed first. Consumers lie behind what is pending for them, as they
 /// hold on to it.
-pub(crate) struct Rubble(Vec<RubbleTree>);
+pub(crate) struct Unfreed(Vec<UnfreedTree>);
 
-enum RubbleTree {
-    Blocks(tree::Rubble<Vec<Block>>),
-    Groups(tree::Rubble<Vec<Group>>),
-    Consumers(tree::Rubble<Vec<Consumer>>),
-    Pending(tree::Rubble<Vec<Pending>>),
-    Released(ReleasedRubble),
-    Ids(tree::Rubble<Vec<Id>>),
-    Idempotence(IdempotenceRubble),
+enum UnfreedTree {
+    Blocks(tree::Unfreed<Vec<Block>>),
+    Groups(tree::Unfreed<Vec<Group>>),
+    Consumers(tree::Unfreed<Vec<Consumer>>),
+    Pending(tree::Unfreed<Vec<Pending>>),
+    Released(UnfreedReleased),
+    Ids(tree::Unfreed<Vec<Id>>),
+    Idempotence(UnfreedIdempotence),
 }
 
-impl Rubble {
+impl Unfreed {
     pub(super) fn of(stream: Stream) -> Self {
         let mut trees = Vec::new();
         for group in stream.groups.iter() {
-            let ids = group.consumers.iter().map(|consumer| consumer.pending.clone().into_rubble());
-            trees.extend(ids.map(RubbleTree::Ids));
-            trees.push(RubbleTree::Pending(group.pending.clone().into_rubble()));
-            trees.push(RubbleTree::Released(group.released_rubble()));
-            trees.push(RubbleTree::Consumers(group.consumers.clone().into_rubble()));
+            let ids = group.consumers.iter().map(|consumer| consumer.pending.clone().into_unfreed());
+            trees.extend(ids.map(UnfreedTree::Ids));
+            trees.push(UnfreedTree::Pending(group.pending.clone().into_unfreed()));
+            trees.push(UnfreedTree::Released(group.unfreed_released()));
+            trees.push(UnfreedTree::Consumers(group.consumers.clone().into_unfreed()));
         }
         if let Some(idempotence) = stream.idempotence {
-            trees.extend(idempotence.into_rubble().into_iter().map(RubbleTree::Idempotence));
+            trees.extend(idempotence.into_unfreed().into_iter().map(UnfreedTree::Idempotence));
         }
-        trees.push(RubbleTree::Groups(stream.groups.into_rubble()));
-        trees.push(RubbleTree::Blocks(stream.blocks.into_rubble()));
+        trees.push(UnfreedTree::Groups(stream.groups.into_unfreed()));
+        trees.push(UnfreedTree::Blocks(stream.blocks.into_unfreed()));
         Self(trees)
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let bytes = |tree: &RubbleTree| match tree {
-            RubbleTree::Blocks(rubble) => rubble.bytes(),
-            RubbleTree::Pending(rubble) => rubble.bytes(),
-            RubbleTree::Released(rubble) => rubble.bytes(),
-            RubbleTree::Ids(rubble) => rubble.bytes(),
-            RubbleTree::Idempotence(rubble) => rubble.bytes(),
+        let bytes = |tree: &UnfreedTree| match tree {
+            UnfreedTree::Blocks(unfreed) => unfreed.bytes(),
+            UnfreedTree::Pending(unfreed) => unfreed.bytes(),
+            UnfreedTree::Released(unfreed) => unfreed.bytes(),
+            UnfreedTree::Ids(unfreed) => unfreed.bytes(),
+            UnfreedTree::Idempotence(unfreed) => unfreed.bytes(),
             // Their bytes include those of the trees in them, which stand here by themselves.
-            RubbleTree::Groups(_) | RubbleTree::Consumers(_) => 0,
+            UnfreedTree::Groups(_) | UnfreedTree::Consumers(_) => 0,
         };
         self.0.iter().map(bytes).sum()
     }
@@ -946,13 +946,13 @@ impl Rubble {
             && let Some(tree) = self.0.last_mut()
         {
             let is_left = match tree {
-                RubbleTree::Blocks(rubble) => rubble.free(budget),
-                RubbleTree::Groups(rubble) => rubble.free(budget),
-                RubbleTree::Consumers(rubble) => rubble.free(budget),
-                RubbleTree::Pending(rubble) => rubble.free(budget),
-                RubbleTree::Released(rubble) => rubble.free(budget),
-                RubbleTree::Ids(rubble) => rubble.free(budget),
-                RubbleTree::Idempotence(rubble) => rubble.free(budget),
+                UnfreedTree::Blocks(unfreed) => unfreed.free(budget),
+                UnfreedTree::Groups(unfreed) => unfreed.free(budget),
+                UnfreedTree::Consumers(unfreed) => unfreed.free(budget),
+                UnfreedTree::Pending(unfreed) => unfreed.free(budget),
+                UnfreedTree::Released(unfreed) => unfreed.free(budget),
+                UnfreedTree::Ids(unfreed) => unfreed.free(budget),
+                UnfreedTree::Idempotence(unfreed) => unfreed.free(budget),
             };
             if !is_left {
                 self.0.pop();
@@ -1017,7 +1017,7 @@ impl Edit<'_> {
     }
 
     /// Takes what was cut off a stream, to be freed in steps.
-    pub(crate) fn bury_stream(&mut self, part: Stream) {
-        self.bury_collection(Collection::Stream(Box::new(part)));
+    pub(crate) fn free_stream_later(&mut self, part: Stream) {
+        self.free_collection_later(Collection::Stream(Box::new(part)));
     }
 }

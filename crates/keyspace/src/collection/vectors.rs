@@ -8,7 +8,7 @@ use super::{Cell, Collection, Kind, Large, packed};
 use crate::context::{Edit, View};
 use crate::value::{CollectionValue, Kept, ValueRef};
 use crate::vector::codec::ItemMaker;
-use crate::vector::{Rubble, VectorSet};
+use crate::vector::{Unfreed, VectorSet};
 
 /// A vector set, or one that is being read.
 #[derive(Clone, Debug)]
@@ -64,12 +64,12 @@ impl Large for Vectors {
 
 impl Vectors {
     /// What must be freed.
-    pub(super) fn into_rubble(self) -> Option<Rubble> {
+    pub(super) fn into_unfreed(self) -> Option<Unfreed> {
         match self {
             Self::Whole(set) => Some(*set),
             Self::Unfinished(maker) => maker.into_set(),
         }
-        .map(VectorSet::into_rubble)
+        .map(VectorSet::into_unfreed)
     }
 
     fn whole(&self) -> &VectorSet {

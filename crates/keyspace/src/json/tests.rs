@@ -466,14 +466,14 @@ fn what_is_removed_is_freed_in_steps_and_what_is_shared_stays() {
     let text = format!("[{}]", vec!["{\"a\":[1,\"text\"]}"; 20_000].join(","));
     let whole = document(&text);
     let kept = whole.child(&Step::Index(7)).expect("an item").clone();
-    let mut rubble = super::Rubble::of(whole);
+    let mut unfreed = super::Unfreed::of(whole);
     let mut steps = 0;
-    let mut left = rubble.bytes();
+    let mut left = unfreed.bytes();
     loop {
         let mut budget = 256;
-        let more = rubble.free(&mut budget);
-        assert!(rubble.bytes() <= left);
-        left = rubble.bytes();
+        let more = unfreed.free(&mut budget);
+        assert!(unfreed.bytes() <= left);
+        left = unfreed.bytes();
         steps += 1;
         if !more {
             break;

@@ -11,7 +11,7 @@ use super::digest::Digest;
 use super::hash::{hash_32, hash_64};
 use super::pages::{PAGE_BYTES, Pages};
 use super::top_k::{Powers, TopK};
-use super::{CELL_BYTES_MAX, Maker, Rubble, Sketch, Species};
+use super::{CELL_BYTES_MAX, Maker, Sketch, Species, Unfreed};
 use crate::collection::packed::Items;
 
 fn item(number: u64) -> Vec<u8> {
@@ -327,14 +327,14 @@ fn filters_go_through_chunks() {
 fn sketches_are_freed_in_steps() {
     let mut sketch = CountMin::new(10_000_000, 2).expect("it fits");
     (0..50_000).for_each(|number| _ = sketch.add(&item(number), 1));
-    let mut rubble = Rubble::of(Sketch::CountMin(sketch));
+    let mut unfreed = Unfreed::of(Sketch::CountMin(sketch));
     let mut steps = 0;
     while {
         let mut budget = 300;
-        rubble.free(&mut budget)
+        unfreed.free(&mut budget)
     } {
         steps += 1;
     }
     assert!(steps > 10, "{steps} steps");
-    assert_eq!(rubble.bytes(), 0);
+    assert_eq!(unfreed.bytes(), 0);
 }

@@ -250,22 +250,22 @@ fn owned(node: &Arc<Node<Vec<Item>>>) -> usize {
 }
 
 #[test]
-fn rubble_goes_in_bounded_steps_and_leaves_to_others_what_is_theirs() {
+fn what_is_unfreed_goes_in_bounded_steps_and_leaves_to_others_what_is_theirs() {
     let tree: Tree<Item> = (0..50_000).map(item).collect();
     let clone = tree.clone();
-    let mut rubble = tree.into_rubble();
+    let mut unfreed = tree.into_unfreed();
     let mut budget = 100;
-    assert!(!rubble.free(&mut budget), "all of it is shared");
+    assert!(!unfreed.free(&mut budget), "all of it is shared");
     assert!(budget >= 99);
     check(&clone, &(0..50_000).map(item).collect::<Vec<_>>());
 
-    let mut rubble = clone.into_rubble();
-    let (mut steps, mut bytes) = (0, rubble.bytes());
+    let mut unfreed = clone.into_unfreed();
+    let (mut steps, mut bytes) = (0, unfreed.bytes());
     loop {
         let mut budget = 1000;
-        let more = rubble.free(&mut budget);
-        assert!(rubble.bytes() < bytes);
-        bytes = rubble.bytes();
+        let more = unfreed.free(&mut budget);
+        assert!(unfreed.bytes() < bytes);
+        bytes = unfreed.bytes();
         steps += 1;
         if !more {
             break;

@@ -275,17 +275,17 @@ impl VectorSet {
     /// Sees to it that an element has room for one more, `comer`, which is as far from it as it says. The one that has
     /// to go is the farthest one that another one, nearer to both, leads to. False if that is the newcomer itself,
     /// unless it must stay. An element that has no other link is joined to the newcomer instead.
-    fn make_room(&mut self, keeper: u32, comer: Near, layer: usize, must: bool, budget: &mut Budget) -> bool {
+    fn make_room(&mut self, lazy_free: u32, comer: Near, layer: usize, must: bool, budget: &mut Budget) -> bool {
         let capacity = self.shape.capacity(layer);
-        let count = self.links(keeper, layer).len();
-        if count < capacity || self.links(keeper, layer).contains(&comer.slot()) {
+        let count = self.links(lazy_free, layer).len();
+        if count < capacity || self.links(lazy_free, layer).contains(&comer.slot()) {
             return true;
         }
         if !budget.spend_many(count) && !must {
             return false;
         }
-        let near = |slot: u32| Near::new(self.distance_between(keeper, slot), slot);
-        let mut members: Vec<Near> = self.links(keeper, layer).iter().map(|&slot| near(slot)).collect();
+        let near = |slot: u32| Near::new(self.distance_between(lazy_free, slot), slot);
+        let mut members: Vec<Near> = self.links(lazy_free, layer).iter().map(|&slot| near(slot)).collect();
         members.push(comer);
         members.sort_unstable();
         let may_go = |near: &Near| match near.slot() == comer.slot() {
@@ -309,7 +309,7 @@ impl VectorSet {
         if goes == comer.slot() {
             return false;
         }
-        self.unlink(keeper, goes, layer);
+        self.unlink(lazy_free, goes, layer);
         if self.links(goes, layer).is_empty() {
             self.link(goes, comer.slot(), layer);
         }

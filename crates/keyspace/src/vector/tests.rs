@@ -281,12 +281,12 @@ fn a_clone_stays_as_it_was() {
     }
     assert_eq!(written(&kept), before);
     check(&set);
-    let mut rubble = kept.into_rubble();
+    let mut unfreed = kept.into_unfreed();
     let mut steps = 0;
-    while rubble.free(&mut 100) {
+    while unfreed.free(&mut 100) {
         steps += 1;
     }
-    assert!(steps > 10 && rubble.bytes() == 0, "{steps} steps, {} bytes are left", rubble.bytes());
+    assert!(steps > 10 && unfreed.bytes() == 0, "{steps} steps, {} bytes are left", unfreed.bytes());
     check(&set);
 }
 

@@ -2,7 +2,7 @@
 
 use stdx::UnixMillis;
 
-use keyspace::{AHEAD_MAX, Ahead};
+use keyspace::{PREFETCH_MAX, PrefetchTarget};
 use resp::Protocol;
 
 use super::Core;
@@ -47,7 +47,7 @@ impl Core {
         let mut looked_at = 0;
         loop {
             if looked_at == 0 {
-                looked_at = self.look_ahead(pieces.as_slice(), &envelope.bytes);
+                looked_at = self.prefetch(pieces.as_slice(), &envelope.bytes);
             }
             let Some(piece) = pieces.next() else { break };
             looked_at -= 1;
@@ -70,10 +70,10 @@ impl Core {
 
     /// Looks up what the next reads of an envelope name, and says for how many pieces that lasts: at least one. (The keys
     /// of writes are looked up when their entry is applied.)
-    pub(super) fn look_ahead(&self, pieces: &[Piece], bytes: &[u8]) -> usize {
-        let mut found = [(GroupId(0), Ahead::default()); AHEAD_MAX];
+    pub(super) fn prefetch(&self, pieces: &[Piece], bytes: &[u8]) -> usize {
+        let mut found = [(GroupId(0), PrefetchTarget::default()); PREFETCH_MAX];
         let (mut found_count, mut piece_count) = (0, 0);
-        for piece in pieces.iter().take(AHEAD_MAX) {
+        for piece in pieces.iter().take(PREFETCH_MAX) {
             let read = match piece {
                 Piece::Request(request) if request.kind != PlainKind::Write => {
                     Some((request.group, &bytes[request.words.clone()]))

@@ -241,7 +241,7 @@ impl Group {
 
     /// What has been read in is not wanted any more.
     pub(super) fn bury_unpacked(&mut self, unpacked: Imports) {
-        unpacked.into_values().for_each(|imported| self.state.upkeep().bury_imported(imported));
+        unpacked.into_values().for_each(|imported| self.state.upkeep().free_imported_later(imported));
     }
 
     /// Answers a lock with these values, now or in some turns.
@@ -285,7 +285,7 @@ impl Group {
         }
         for Arriving { unpacking, origin, .. } in std::mem::take(&mut self.slices.arriving) {
             output.send_back(&origin);
-            unpacking.into_imported().for_each(|imported| self.state.upkeep().bury_imported(imported));
+            unpacking.into_imported().for_each(|imported| self.state.upkeep().free_imported_later(imported));
         }
         for unpacked in std::mem::take(&mut self.slices.unpacked).into_values() {
             self.bury_unpacked(unpacked);
@@ -301,7 +301,7 @@ impl Group {
             self.bury_unpacked(unpacked);
         }
         for unpacking in std::mem::take(&mut self.slices.next) {
-            unpacking.into_imported().for_each(|imported| self.state.upkeep().bury_imported(imported));
+            unpacking.into_imported().for_each(|imported| self.state.upkeep().free_imported_later(imported));
         }
     }
 }

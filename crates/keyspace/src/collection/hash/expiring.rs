@@ -127,12 +127,12 @@ pub(crate) struct Expiring {
 }
 
 /// What is left of one.
-pub(crate) struct Rubble {
-    pairs: tree::Rubble<Vec<Pair>>,
-    schedule: tree::Rubble<Vec<Due>>,
+pub(crate) struct Unfreed {
+    pairs: tree::Unfreed<Vec<Pair>>,
+    schedule: tree::Unfreed<Vec<Due>>,
 }
 
-impl Rubble {
+impl Unfreed {
     pub(crate) fn bytes(&self) -> usize {
         self.pairs.bytes() + self.schedule.bytes()
     }
@@ -178,8 +178,8 @@ impl Expiring {
         Self { pairs: pairs.into_iter().collect(), schedule: schedule.into_iter().collect() }
     }
 
-    pub(crate) fn into_rubble(self) -> Rubble {
-        Rubble { pairs: self.pairs.into_rubble(), schedule: self.schedule.into_rubble() }
+    pub(crate) fn into_unfreed(self) -> Unfreed {
+        Unfreed { pairs: self.pairs.into_unfreed(), schedule: self.schedule.into_unfreed() }
     }
 
     #[inline]

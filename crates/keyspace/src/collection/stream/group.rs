@@ -100,9 +100,9 @@ impl Element for Released {
 }
 
 /// What is left of the places of released entries, to be freed in steps.
-pub(crate) struct ReleasedRubble(tree::Rubble<Vec<Released>>);
+pub(crate) struct UnfreedReleased(tree::Unfreed<Vec<Released>>);
 
-impl ReleasedRubble {
+impl UnfreedReleased {
     pub(crate) fn bytes(&self) -> usize {
         self.0.bytes()
     }
@@ -308,8 +308,8 @@ impl Group {
     }
 
     /// What must be freed of them in steps.
-    pub(crate) fn released_rubble(&self) -> ReleasedRubble {
-        ReleasedRubble(self.released.clone().into_rubble())
+    pub(crate) fn unfreed_released(&self) -> UnfreedReleased {
+        UnfreedReleased(self.released.clone().into_unfreed())
     }
 
     /// Makes an entry pending for a consumer, which must exist, no matter who had it before.

@@ -379,13 +379,13 @@ impl Idempotence {
     }
 
     /// What must be freed of it in steps.
-    pub(crate) fn into_rubble(self) -> Vec<IdempotenceRubble> {
-        let mut rubble = vec![IdempotenceRubble(Trees::Producers(self.producers.clone().into_rubble()))];
+    pub(crate) fn into_unfreed(self) -> Vec<UnfreedIdempotence> {
+        let mut unfreed = vec![UnfreedIdempotence(Trees::Producers(self.producers.clone().into_unfreed()))];
         for producer in self.producers.iter() {
-            rubble.push(IdempotenceRubble(Trees::Known(producer.known.clone().into_rubble())));
-            rubble.push(IdempotenceRubble(Trees::Order(producer.order.clone().into_rubble())));
+            unfreed.push(UnfreedIdempotence(Trees::Known(producer.known.clone().into_unfreed())));
+            unfreed.push(UnfreedIdempotence(Trees::Order(producer.order.clone().into_unfreed())));
         }
-        rubble
+        unfreed
     }
 }
 
@@ -424,29 +424,29 @@ impl PartialEq for Idempotence {
 }
 
 /// What is left of it.
-pub(crate) struct IdempotenceRubble(Trees);
+pub(crate) struct UnfreedIdempotence(Trees);
 
 enum Trees {
-    Producers(tree::Rubble<Vec<Producer>>),
-    Known(tree::Rubble<Vec<Known>>),
-    Order(tree::Rubble<Vec<Turn>>),
+    Producers(tree::Unfreed<Vec<Producer>>),
+    Known(tree::Unfreed<Vec<Known>>),
+    Order(tree::Unfreed<Vec<Turn>>),
 }
 
-impl IdempotenceRubble {
+impl UnfreedIdempotence {
     pub(crate) fn bytes(&self) -> usize {
         match &self.0 {
             // Their bytes include those of the trees in them, which stand by themselves.
             Trees::Producers(_) => 0,
-            Trees::Known(rubble) => rubble.bytes(),
-            Trees::Order(rubble) => rubble.bytes(),
+            Trees::Known(unfreed) => unfreed.bytes(),
+            Trees::Order(unfreed) => unfreed.bytes(),
         }
     }
 
     pub(crate) fn free(&mut self, budget: &mut usize) -> bool {
         match &mut self.0 {
-            Trees::Producers(rubble) => rubble.free(budget),
-            Trees::Known(rubble) => rubble.free(budget),
-            Trees::Order(rubble) => rubble.free(budget),
+            Trees::Producers(unfreed) => unfreed.free(budget),
+            Trees::Known(unfreed) => unfreed.free(budget),
+            Trees::Order(unfreed) => unfreed.free(budget),
         }
     }
 }

@@ -79,7 +79,7 @@ fn xadd(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), 
     write_id(writer, id);
     edit.notify(Class::Stream, "xadd", key);
     if let Some((count, part)) = trimmed {
-        edit.bury_stream(part);
+        edit.free_stream_later(part);
         if count > 0 {
             edit.notify(Class::Stream, "xtrim", key);
         }
@@ -117,7 +117,7 @@ fn xtrim(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
         }
         (count, part)
     })?;
-    edit.bury_stream(part);
+    edit.free_stream_later(part);
     if count > 0 {
         edit.notify(Class::Stream, "xtrim", key);
     }

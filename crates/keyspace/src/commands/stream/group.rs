@@ -235,7 +235,7 @@ fn destroy(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     let exists = stream.group(name).is_some();
     if exists {
         if let Some(part) = edit.modify_stream(key, |stream| stream.change().remove_group(name))? {
-            edit.bury_stream(part);
+            edit.free_stream_later(part);
         }
         edit.notify(Class::Stream, "xgroup-destroy", key);
     }

@@ -71,7 +71,7 @@ fn xcfgset(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
     // A client that says the same again loses nothing: each producer may say it when it starts.
     if before != (new.duration_s, new.ids_max) {
         let part = edit.modify_stream(key, |stream| stream.change().set_idempotence(new))?;
-        edit.bury_stream(part);
+        edit.free_stream_later(part);
     }
     writer.ok();
     Ok(())

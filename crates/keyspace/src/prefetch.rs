@@ -13,11 +13,11 @@ use crate::table::Place;
 
 /// Most keys looked up side by side: more than a processor's reads under way at a time, and little enough that nothing
 /// fetched is pushed out again before it is used.
-pub const AHEAD_MAX: usize = 16;
+pub const PREFETCH_MAX: usize = 16;
 
 /// What the words of a command probably name.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ahead<'a> {
+pub struct PrefetchTarget<'a> {
     /// The database.
     pub database: u16,
     /// The key.
@@ -27,14 +27,14 @@ pub struct Ahead<'a> {
 }
 
 impl Keyspace {
-    /// Brings near what commands with these words will look at. Only the first [`AHEAD_MAX`] count. Nothing changes
+    /// Brings near what commands with these words will look at. Only the first [`PREFETCH_MAX`] count. Nothing changes
     /// that anybody could see, and a key that does not exist does no harm.
-    pub fn look_ahead(&self, words: &[Ahead<'_>]) {
+    pub fn prefetch(&self, words: &[PrefetchTarget<'_>]) {
         let Some(first) = words.first() else { return };
         if words.iter().all(|ahead| ahead.key == first.key && ahead.database == first.database) {
             return self.look_into_one(words);
         }
-        let mut places = [Place { slot: 0, hash: 0 }; AHEAD_MAX];
+        let mut places = [Place { slot: 0, hash: 0 }; PREFETCH_MAX];
         for (ahead, place) in words.iter().zip(&mut places) {
             *place = self.place(ahead.key);
         }
@@ -42,7 +42,7 @@ impl Keyspace {
         for (ahead, place) in words.iter().zip(&places) {
             black_box(self.databases[usize::from(ahead.database)].touch(*place));
         }
-        let mut records = [None; AHEAD_MAX];
+        let mut records = [None; PREFETCH_MAX];
         for ((ahead, place), record) in words.iter().zip(&places).zip(&mut records) {
             *record = self.databases[usize::from(ahead.database)].candidate(*place);
         }
@@ -55,49 +55,54 @@ impl Keyspace {
     }
 
     /// The same if all words name one key, which need not be fetched more than once.
-    fn look_into_one(&self, words: &[Ahead<'_>]) {
+    fn look_into_one(&self, words: &[PrefetchTarget<'_>]) {
         let record = self.databases[usize::from(words[0].database)].candidate(self.place(words[0].key));
         let Some(found) = record else { return };
         found.touch();
         if found.collection().is_some() {
-            look_into(&[record; AHEAD_MAX], words);
+            look_into(&[record; PREFETCH_MAX], words);
         }
     }
 }
 
 /// The same for the elements of these records.
-fn look_into(records: &[Option<&Record>; AHEAD_MAX], words: &[Ahead<'_>]) {
-    let mut glimpses = [const { None }; AHEAD_MAX];
-    for ((record, ahead), glimpse) in records.iter().zip(words).zip(&mut glimpses) {
-        *glimpse = record.and_then(Record::collection).and_then(|collection| collection.glimpse(ahead.element));
+fn look_into(records: &[Option<&Record>; PREFETCH_MAX], words: &[PrefetchTarget<'_>]) {
+    let mut prefetched_elements = [const { None }; PREFETCH_MAX];
+    for ((record, ahead), prefetched_element) in records.iter().zip(words).zip(&mut prefetched_elements) {
+        *prefetched_element =
+            record.and_then(Record::collection).and_then(|collection| collection.prefetched_element(ahead.element));
     }
-    while glimpses.iter_mut().flatten().fold(false, |moved, glimpse| glimpse.step() | moved) {}
-    for glimpse in glimpses.iter().flatten() {
-        black_box(glimpse.touch());
+    while prefetched_elements
+        .iter_mut()
+        .flatten()
+        .fold(false, |moved, prefetched_element| prefetched_element.step() | moved)
+    {}
+    for prefetched_element in prefetched_elements.iter().flatten() {
+        black_box(prefetched_element.touch());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{AHEAD_MAX, Ahead};
+    use super::{PREFETCH_MAX, PrefetchTarget};
     use crate::testing::Harness;
 
     #[test]
     fn looking_ahead_changes_nothing_whatever_the_keys() {
         let mut harness = Harness::new();
-        let ahead = |database, key| Ahead { database, key, element: b"" };
-        harness.keyspace.look_ahead(&[ahead(0, b"in an empty database"), ahead(15, b"")]);
+        let ahead = |database, key| PrefetchTarget { database, key, element: b"" };
+        harness.keyspace.prefetch(&[ahead(0, b"in an empty database"), ahead(15, b"")]);
         harness.run("set integer 12");
         harness.run("set short x");
         harness.run_words(&[b"set", b"long", &[7; 1_000]]);
         harness.run_words(&[b"set", b"outside", &[7; 100_000]]);
         let (digest, sequence) = (harness.keyspace.digest(), harness.keyspace.sequence());
-        let keys: [Ahead<'_>; 5] =
+        let keys: [PrefetchTarget<'_>; 5] =
             [ahead(0, b"integer"), ahead(0, b"short"), ahead(0, b"long"), ahead(0, b"outside"), ahead(1, b"short")];
-        harness.keyspace.look_ahead(&keys);
-        harness.keyspace.look_ahead(&keys.repeat(AHEAD_MAX));
-        keys.iter().for_each(|key| harness.keyspace.look_ahead(&[*key].repeat(AHEAD_MAX)));
-        harness.keyspace.look_ahead(&[]);
+        harness.keyspace.prefetch(&keys);
+        harness.keyspace.prefetch(&keys.repeat(PREFETCH_MAX));
+        keys.iter().for_each(|key| harness.keyspace.prefetch(&[*key].repeat(PREFETCH_MAX)));
+        harness.keyspace.prefetch(&[]);
         assert_eq!((harness.keyspace.digest(), harness.keyspace.sequence()), (digest, sequence));
         assert_eq!(harness.run("object idletime short"), ":0\r\n");
     }
@@ -114,9 +119,9 @@ mod tests {
         let digest = harness.keyspace.digest();
         let keys: [&[u8]; 4] = [b"set", b"hash", b"sorted", b"absent"];
         for element in [&b"member:17"[..], b"member:19999", b"no member", b""] {
-            let words = keys.map(|key| Ahead { database: 0, key, element });
-            harness.keyspace.look_ahead(&words.repeat(AHEAD_MAX / words.len()));
-            words.iter().for_each(|word| harness.keyspace.look_ahead(&[*word].repeat(AHEAD_MAX)));
+            let words = keys.map(|key| PrefetchTarget { database: 0, key, element });
+            harness.keyspace.prefetch(&words.repeat(PREFETCH_MAX / words.len()));
+            words.iter().for_each(|word| harness.keyspace.prefetch(&[*word].repeat(PREFETCH_MAX)));
         }
         assert_eq!(harness.keyspace.digest(), digest);
         assert_eq!(harness.run("sismember set member:17"), ":1\r\n");

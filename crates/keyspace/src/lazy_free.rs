@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
-use crate::absence::Absences;
 use crate::checkpoint::Walk;
-use crate::collection::{Collection, Rubble, SMALL_LEN_MAX};
+use crate::collection::{Collection, SMALL_LEN_MAX, Unfreed};
 use crate::record::{Record, allocated_bytes};
+use crate::tombstones::Tombstones;
 
 /// Large values up to this size are freed at once.
 const FREED_AT_ONCE_BYTES_MAX: usize = 256 << 10;
@@ -17,9 +17,9 @@ const FREED_PER_STEP_BYTES: usize = 4 << 20;
 /// Most elements of a large collection that are freed in one step.
 const FREED_PER_STEP_ELEMENTS: usize = 256;
 
-pub(crate) struct Keeper {
+pub(crate) struct LazyFree {
     pub(crate) walk: Option<Box<Walk>>,
-    pub(crate) absences: Absences,
+    pub(crate) tombstones: Tombstones,
     /// With the bytes that each takes.
     debris: Vec<(Debris, usize)>,
     debris_bytes: usize,
@@ -30,8 +30,8 @@ pub(crate) struct Keeper {
 enum Debris {
     Bytes(Vec<u8>),
     /// Elements may be of any size: of large ones, fewer are freed in a step.
-    Rubble {
-        rubble: Rubble,
+    Unfreed {
+        unfreed: Unfreed,
         elements_per_step: usize,
     },
 }
@@ -44,14 +44,14 @@ pub(crate) struct Position {
     pub(crate) hash: u64,
 }
 
-impl Keeper {
-    pub(crate) fn new(absences: Absences) -> Self {
-        Self { walk: None, absences, debris: Vec::new(), debris_bytes: 0, freed_count: 0 }
+impl LazyFree {
+    pub(crate) fn new(tombstones: Tombstones) -> Self {
+        Self { walk: None, tombstones, debris: Vec::new(), debris_bytes: 0, freed_count: 0 }
     }
 
     /// True if somebody wants to hear of every record that is changed or removed.
     pub(crate) fn is_watched(&self) -> bool {
-        self.walk.is_some() || self.absences.are_noted()
+        self.walk.is_some() || self.tombstones.are_noted()
     }
 
     /// Must be called before a record is changed or removed.
@@ -69,44 +69,44 @@ impl Keeper {
 
     /// Takes a record that has been removed or replaced.
     #[inline]
-    pub(crate) fn bury(&mut self, mut record: Record) {
-        self.bury_value(&mut record);
+    pub(crate) fn free_later(&mut self, mut record: Record) {
+        self.free_value_later(&mut record);
     }
 
     /// Takes the value out of a record that is about to get another, if it takes long to free.
     #[inline]
-    pub(crate) fn bury_value(&mut self, record: &mut Record) {
+    pub(crate) fn free_value_later(&mut self, record: &mut Record) {
         if let Some(bytes) = record.large_mut() {
             let bytes = std::mem::take(bytes);
-            self.bury_large(bytes);
+            self.free_large_later(bytes);
         } else if let Some(collection) = record.collection_mut() {
             let collection = std::mem::take(collection);
-            self.bury_collection(collection);
+            self.free_collection_later(collection);
         }
     }
 
     /// Takes a large value that is no longer used.
-    pub(crate) fn bury_large(&mut self, bytes: Arc<Vec<u8>>) {
-        // If somebody else holds it too, it is theirs to bury.
+    pub(crate) fn free_large_later(&mut self, bytes: Arc<Vec<u8>>) {
+        // If somebody else holds it too, it is theirs to free later.
         if let Ok(bytes) = Arc::try_unwrap(bytes)
             && bytes.capacity() > FREED_AT_ONCE_BYTES_MAX
         {
             let held = allocated_bytes(bytes.capacity());
-            self.bury_debris(Debris::Bytes(bytes), held);
+            self.free_debris_later(Debris::Bytes(bytes), held);
         }
     }
 
     /// Takes a collection, or a part of one, that is no longer used.
-    pub(crate) fn bury_collection(&mut self, collection: Collection) {
+    pub(crate) fn free_collection_later(&mut self, collection: Collection) {
         let (len, held) = (collection.len(), collection.footprint());
         if len > SMALL_LEN_MAX || held > FREED_AT_ONCE_BYTES_MAX {
             let elements_per_step =
                 (FREED_PER_STEP_BYTES / (held / len.max(1)).max(1)).clamp(1, FREED_PER_STEP_ELEMENTS);
-            self.bury_debris(Debris::Rubble { rubble: collection.into_rubble(), elements_per_step }, held);
+            self.free_debris_later(Debris::Unfreed { unfreed: collection.into_unfreed(), elements_per_step }, held);
         }
     }
 
-    fn bury_debris(&mut self, debris: Debris, held: usize) {
+    fn free_debris_later(&mut self, debris: Debris, held: usize) {
         self.debris_bytes += held;
         self.debris.push((debris, held));
     }
@@ -122,9 +122,9 @@ impl Keeper {
                     let is_small = bytes.capacity() <= FREED_PER_STEP_BYTES;
                     (!is_small).then(|| allocated_bytes(bytes.capacity()))
                 }
-                Debris::Rubble { rubble, elements_per_step } => {
+                Debris::Unfreed { unfreed, elements_per_step } => {
                     let mut budget = *elements_per_step;
-                    rubble.free(&mut budget).then(|| rubble.bytes())
+                    unfreed.free(&mut budget).then(|| unfreed.bytes())
                 }
             };
             self.debris_bytes -= *held;

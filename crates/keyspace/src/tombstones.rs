@@ -23,7 +23,7 @@ const NOTES: usize = 16_384;
 const ABSENT: u64 = 1 << 63;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Absences {
+pub(crate) struct Tombstones {
     /// Records that go are noted if their version is later than this; before it nothing is known.
     since: u64,
     notes: Vec<Note>,
@@ -49,7 +49,7 @@ struct Arrival {
     sequence: u64,
 }
 
-impl Absences {
+impl Tombstones {
     /// For keys that can be watched.
     pub(crate) fn new() -> Self {
         Self::since(0)
@@ -106,7 +106,7 @@ impl Absences {
         here.max(self.arrivals.get(&slot.0).map_or(self.since, |arrival| arrival.gone))
     }
 
-    /// A slot has come from elsewhere, when the sequence here was this; what [`Absences::gone_from`] said there.
+    /// A slot has come from elsewhere, when the sequence here was this; what [`Tombstones::gone_from`] said there.
     pub(crate) fn arrive(&mut self, slot: Slot, sequence: u64, gone: u64) {
         self.arrivals.insert(slot.0, Arrival { gone, sequence });
         if let Some(before) = self.gone.get_mut(usize::from(slot.0)) {
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn of_a_slot_that_has_come_from_elsewhere_is_known_what_was_known_there() {
         // The taker's keys are from a checkpoint.
-        let (mut giver, mut taker) = (Absences::new(), Absences::since(50));
+        let (mut giver, mut taker) = (Tombstones::new(), Tombstones::since(50));
         giver.note(at(7), 5);
         // What happens to other keys at the taker has higher numbers and says nothing of the slot that comes.
         taker.note(Place { slot: 9, hash: 8 + NOTES as u64 }, 90);
@@ -169,26 +169,28 @@ mod tests {
 
     #[test]
     fn a_key_that_came_and_went_is_known_and_no_other() {
-        let mut absences = Absences::since(4);
-        absences.note(at(7), 3);
-        assert!(absences.may_have_come(at(7), 3), "nobody knows what was then");
-        assert_eq!(absent_since(Absences::watch(5)), Some(5));
-        absences.note(at(7), 5);
-        assert!(!absences.may_have_come(at(7), 5), "it had gone before");
-        absences.note(at(7), 6);
+        let mut tombstones = Tombstones::since(4);
+        tombstones.note(at(7), 3);
+        assert!(tombstones.may_have_come(at(7), 3), "nobody knows what was then");
+        assert_eq!(absent_since(Tombstones::watch(5)), Some(5));
+        tombstones.note(at(7), 5);
+        assert!(!tombstones.may_have_come(at(7), 5), "it had gone before");
+        tombstones.note(at(7), 6);
         assert!(
-            absences.may_have_come(at(7), 5) && !absences.may_have_come(at(7), 6) && !absences.may_have_come(at(8), 5)
+            tombstones.may_have_come(at(7), 5)
+                && !tombstones.may_have_come(at(7), 6)
+                && !tombstones.may_have_come(at(8), 5)
         );
     }
 
     #[test]
     fn a_note_that_made_room_is_not_forgotten() {
-        let mut absences = Absences::new();
+        let mut tombstones = Tombstones::new();
         let hashes = [1, 1 + NOTES as u64, 1 + 2 * NOTES as u64];
         for (hash, version) in hashes.into_iter().zip(1..) {
-            absences.note(at(hash), version);
+            tombstones.note(at(hash), version);
         }
-        assert!(hashes.iter().all(|hash| absences.may_have_come(at(*hash), 0)));
-        assert!(!absences.may_have_come(at(1), 2), "what came later was another key");
+        assert!(hashes.iter().all(|hash| tombstones.may_have_come(at(*hash), 0)));
+        assert!(!tombstones.may_have_come(at(1), 2), "what came later was another key");
     }
 }
