@@ -44,7 +44,6 @@ mod log_reader;
 mod mailbox;
 mod metrics;
 mod peers;
-mod pulse;
 pub mod recovery;
 mod replicator;
 mod report;
@@ -57,6 +56,7 @@ mod supervisor;
 mod tls;
 mod trust;
 mod users_file;
+mod watchdog;
 
 pub use clock::unix_millis;
 pub use console::ConsoleOptions;

@@ -48,7 +48,6 @@ use crate::log::{Format, Log};
 use crate::mailbox::{Mail, Mailbox};
 use crate::metrics;
 use crate::peers::{self, Answer, Asker, Peers, Unanswered};
-use crate::pulse::Pulse;
 use crate::recovery;
 use crate::report::{self, Allocated};
 use crate::sentinel::{self, SentinelOptions};
@@ -57,6 +56,7 @@ use crate::storage::Storage;
 use crate::supervisor::Supervisor;
 use crate::tls::{Credentials, LinkMode, LinkSecurity, Security};
 use crate::trust::{AUTHORITY_FILE, Authority, INVITATION_MAX, RENEWAL_INTERVAL, Token};
+use crate::watchdog::Watchdog;
 
 use crate::{clock, entropy, signals};
 
@@ -941,7 +941,7 @@ impl Server {
     /// The main thread's work: reports to the cores, until the end.
     fn serve(self) -> Result<Ended, Fault> {
         let mut storage = None;
-        let mut pulses: Vec<Pulse> = self.host.desks.iter().map(|_| Pulse::default()).collect();
+        let mut watchdogs: Vec<Watchdog> = self.host.desks.iter().map(|_| Watchdog::default()).collect();
         let mut renewed = Instant::now();
         let end = loop {
             match self.heard.recv_timeout(REPORT_INTERVAL) {
@@ -953,7 +953,7 @@ impl Server {
                 },
                 Ok(News::End(end)) => break end,
                 Err(RecvTimeoutError::Timeout) => {
-                    self.report(storage.as_ref(), &mut pulses);
+                    self.report(storage.as_ref(), &mut watchdogs);
                     if renewed.elapsed() > RENEWAL_INTERVAL {
                         renewed = Instant::now();
                         self.host.renew_certificate();
@@ -1011,17 +1011,17 @@ impl Server {
         }
     }
 
-    fn report(&self, storage: Option<&Storage>, pulses: &mut [Pulse]) {
+    fn report(&self, storage: Option<&Storage>, watchdogs: &mut [Watchdog]) {
         let figures = storage.map(Storage::figures).unwrap_or_default();
         let mut report = report::measure(&self.host, (self.allocated)(), figures);
         report.archive = storage.and_then(Storage::archive_figures);
         let mut is_turning = false;
-        for (core, (desk, pulse)) in self.host.desks.iter().zip(pulses).enumerate() {
-            if let Some(news) = pulse.beat(core, desk.mailbox.collected_count()) {
+        for (core, (desk, watchdog)) in self.host.desks.iter().zip(watchdogs).enumerate() {
+            if let Some(news) = watchdog.beat(core, desk.mailbox.collected_count()) {
                 self.host.log.warning(&news);
             }
-            is_turning |= pulse.wants_report();
-            if pulse.wants_report() {
+            is_turning |= watchdog.wants_report();
+            if watchdog.wants_report() {
                 desk.mailbox.post(Mail::Event(Event::Report(Box::new(report.clone()))));
             }
         }

@@ -8,13 +8,13 @@ const REPORTS_MAX: u64 = (TURN_LONG.as_millis() / REPORT_INTERVAL.as_millis()) a
 
 /// What is known of one core. It counts reports and not time: a process that was stopped as a whole is not to blame.
 #[derive(Debug, Default)]
-pub struct Pulse {
+pub struct Watchdog {
     collected_count: u64,
     /// Beats since it last took its mail.
     unread_count: u64,
 }
 
-impl Pulse {
+impl Watchdog {
     /// A report is about to be sent, and by now the core has taken its mail so often. Something to tell, if that is
     /// news: after [`TURN_LONG`], then each time that it has lasted twice as long, and when it is over.
     pub fn beat(&mut self, core: usize, collected_count: u64) -> Option<String> {
@@ -44,19 +44,19 @@ mod tests {
 
     #[test]
     fn a_core_that_takes_no_mail_is_told_of_and_so_is_its_return() {
-        let mut pulse = Pulse::default();
+        let mut watchdog = Watchdog::default();
         for turn in 1..100 {
-            assert_eq!(pulse.beat(1, turn), None);
-            assert!(pulse.wants_report());
+            assert_eq!(watchdog.beat(1, turn), None);
+            assert!(watchdog.wants_report());
         }
-        let told: Vec<_> = (0..=4 * REPORTS_MAX).filter_map(|_| pulse.beat(1, 99)).collect();
+        let told: Vec<_> = (0..=4 * REPORTS_MAX).filter_map(|_| watchdog.beat(1, 99)).collect();
         let text = |seconds| {
             format!("core 1 has been at one thing for {seconds} s: its clients and its groups wait meanwhile")
         };
         assert_eq!(told, [text(5), text(10), text(20)]);
-        assert!(!pulse.wants_report());
-        assert_eq!(pulse.beat(1, 100), Some("core 1 goes on, after 20 s".to_owned()));
-        assert!(pulse.wants_report());
-        assert_eq!(pulse.beat(1, 101), None);
+        assert!(!watchdog.wants_report());
+        assert_eq!(watchdog.beat(1, 100), Some("core 1 goes on, after 20 s".to_owned()));
+        assert!(watchdog.wants_report());
+        assert_eq!(watchdog.beat(1, 101), None);
     }
 }

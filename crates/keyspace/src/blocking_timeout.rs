@@ -12,7 +12,7 @@ use crate::double;
 
 /// How long a request is willing to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum BlockingTimeout {
     /// Not at all.
     None,
     /// For so many milliseconds.
@@ -47,14 +47,14 @@ fn place_of(name: &str) -> Option<Place> {
 /// # Errors
 /// If the words name no time.
 #[inline]
-pub fn patience(command: &DataCommand, args: Args<'_>) -> Result<Patience, Refusal> {
+pub fn blocking_timeout(command: &DataCommand, args: Args<'_>) -> Result<BlockingTimeout, Refusal> {
     if !command.has(Flag::Blocking) {
-        return Ok(Patience::None);
+        return Ok(BlockingTimeout::None);
     }
-    place_of(command.name).map_or(Ok(Patience::None), |place| patience_at(&place, args))
+    place_of(command.name).map_or(Ok(BlockingTimeout::None), |place| timeout_at(&place, args))
 }
 
-fn patience_at(place: &Place, args: Args<'_>) -> Result<Patience, Refusal> {
+fn timeout_at(place: &Place, args: Args<'_>) -> Result<BlockingTimeout, Refusal> {
     let word = match place {
         Place::Word(index) => args.get(*index).ok_or(Refusal::SYNTAX)?,
         Place::Last => args.at(args.len() - 1),
@@ -69,10 +69,10 @@ fn patience_at(place: &Place, args: Args<'_>) -> Result<Patience, Refusal> {
     if millis < 0.0 || seconds < 0.0 {
         return Err(Refusal::new("ERR timeout is negative"));
     }
-    Ok(if seconds == 0.0 { Patience::Endless } else { Patience::Millis(millis as u64) })
+    Ok(if seconds == 0.0 { BlockingTimeout::Endless } else { BlockingTimeout::Millis(millis as u64) })
 }
 
-fn block_option(args: Args<'_>) -> Result<Patience, Refusal> {
+fn block_option(args: Args<'_>) -> Result<BlockingTimeout, Refusal> {
     let mut index = 1;
     // XREADGROUP's group and consumer may be called anything.
     if is(args.at(0), "xreadgroup") && args.get(1).is_some_and(|word| is(word, "group")) {
@@ -87,12 +87,12 @@ fn block_option(args: Args<'_>) -> Result<Patience, Refusal> {
             let millis =
                 parse_integer(word).ok_or_else(|| Refusal::new("ERR timeout is not an integer or out of range"))?;
             let millis = u64::try_from(millis).map_err(|_| Refusal::new("ERR timeout is negative"))?;
-            return Ok(if millis == 0 { Patience::Endless } else { Patience::Millis(millis) });
+            return Ok(if millis == 0 { BlockingTimeout::Endless } else { BlockingTimeout::Millis(millis) });
         }
         let has_value = ["count", "claim", "maxcount", "maxsize"].iter().any(|option| is(word, option));
         index += if has_value { 2 } else { 1 };
     }
-    Ok(Patience::None)
+    Ok(BlockingTimeout::None)
 }
 
 /// What a request would take over that is pending in a group, once it has been idle for long enough.
@@ -138,8 +138,8 @@ mod tests {
         let args = Args::new(&bytes, &spans);
         // The commands themselves come with their types: only the words matter here.
         let result = match place_of(std::str::from_utf8(args.at(0)).unwrap()) {
-            None => Ok(Patience::None),
-            Some(place) => patience_at(&place, args),
+            None => Ok(BlockingTimeout::None),
+            Some(place) => timeout_at(&place, args),
         };
         match result {
             Ok(patience) => format!("{patience:?}"),

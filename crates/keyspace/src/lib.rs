@@ -7,6 +7,7 @@
 //! fork), `eviction`, [`commands`].
 
 mod access;
+mod blocking_timeout;
 mod checkpoint;
 mod collection;
 pub mod commands;
@@ -22,7 +23,6 @@ mod lazy_free;
 mod lzf;
 pub mod moment;
 pub mod notice;
-mod patience;
 mod prefetch;
 pub mod rdb;
 mod record;
@@ -39,6 +39,7 @@ mod vector;
 
 use stdx::{crc64, sha1};
 
+pub use blocking_timeout::{BlockingTimeout, Claims, blocking_timeout, claims};
 pub use checkpoint::{Corrupt, Exporting, Imported, Importing, is_exported};
 pub use collection::{End, Hash, Id, Limits, List, Outline, Set, SortedSet, Space, Stream, Tree};
 pub use commands::{
@@ -49,7 +50,6 @@ pub use eviction::Policy;
 pub use keyspace::{Keyspace, Layout, Lookups, Options, Removals, Standing, Tuning};
 pub use moment::Moment;
 pub use notice::{Class, Classes, DatabaseKey, Notice};
-pub use patience::{Claims, Patience, claims, patience};
 pub use prefetch::{PREFETCH_MAX, PrefetchTarget};
 pub use scan::{cursor_at_slot, slot_of_cursor};
 pub use tombstones::absent_since;

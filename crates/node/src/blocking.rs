@@ -1,29 +1,29 @@
 //! Requests that wait for data: BLPOP and its kin, XREAD BLOCK.
 //!
 //! Such a request is tried at once, as any other is; that it found nothing, its null reply says. Then its client waits
-//! at the gateway, and stands in a line for each of its keys, at the group of the key. When something happens to a key
-//! its group wakes the first in line, who tries again:
+//! at the gateway, and joins a queue for each of its keys, at the group of the key. When something happens to a key
+//! its group wakes the first in the queue, which tries again:
 //!
 //! ```text
 //!  gateway                                  group of a key
-//!     │── stand in line, and first try ────────▶│
+//!     │── join the queue, and first try ──────▶│
 //!     │◀── null ────────────────────────────────│
 //!     │                                         │◀── somebody pushes
 //!     │◀── wake ────────────────────────────────│
 //!     │── second try ──────────────────────────▶│
 //!     │◀── an element, or null ─────────────────│
-//!     │── leave, or back in line ──────────────▶│──▶ wakes the next if the key still exists
+//!     │── leave, or back in the queue ─────────▶│──▶ wakes the next if the key still exists
 //! ```
 //!
 //! One at a time, first come first served. A try is an ordinary request: logged, executed once, atomic over groups. So
 //! an element goes to exactly one client or stays. A client that would claim what is pending in a stream's group is
-//! woken, too, when something has been idle for long enough. Lines are the leader's own state and are not replicated: a
+//! woken, too, when something has been idle for long enough. Wait Queues are the leader's own state and are not replicated: a
 //! waiter with groups that are not all led from here takes its place again every [`limits::LINE_RENEWAL_INTERVAL`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use keyspace::{Body, Claims, DataCommand, DatabaseKey, Patience, ValueRef};
+use keyspace::{BlockingTimeout, Body, Claims, DataCommand, DatabaseKey, ValueRef};
 use resp::{Args, Span};
 use state::Upkeep;
 use stdx::slot::{Slot, slot_of};
@@ -49,7 +49,7 @@ use crate::wire;
 
 /// What a gateway tells a group of a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LineNote {
+pub struct WaitQueueNote {
     /// Who: its ticket tells one request of a session from the next.
     pub waiter: Origin,
     /// The group.
@@ -57,16 +57,16 @@ pub struct LineNote {
     /// Those of its keys that live there.
     pub keys: Vec<DatabaseKey>,
     /// What.
-    pub act: LineAct,
+    pub act: WaitQueueAct,
     /// What it would claim as soon as that has been idle for long enough.
     pub claims: Option<Claims>,
 }
 
 /// What a waiter does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LineAct {
-    /// Takes its place at the end of the line, unless it has one.
-    Stand {
+pub enum WaitQueueAct {
+    /// Takes its place at the end of the queue, unless it has one.
+    Join {
         /// It is trying right now, and has to be woken only for what happens from here on.
         is_trying: bool,
         /// It wants to know, too, when a key is gone.
@@ -80,20 +80,20 @@ pub enum LineAct {
 
 /// Who waits for the keys of a group.
 #[derive(Debug, Default)]
-pub(crate) struct Lines {
-    lines: BTreeMap<DatabaseKey, Line>,
+pub(crate) struct WaitQueues {
+    queues: BTreeMap<DatabaseKey, WaitQueue>,
     /// Not later than the first moment at which there is something to claim for anybody.
     claims_from: Option<UnixMillis>,
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct WaitQueue {
     waiters: VecDeque<Waiter>,
     /// The waiter that is trying now; nobody else is woken until it has tried or left.
     awake: Option<Origin>,
     /// Something has happened to the key since that one was woken.
     is_touched: bool,
-    /// For that reason the line was started over, and has not come to its end since.
+    /// For that reason the queue was started over, and has not come to its end since.
     has_begun_anew: bool,
 }
 
@@ -107,19 +107,19 @@ struct Waiter {
     claims_from: Option<UnixMillis>,
 }
 
-impl Line {
+impl WaitQueue {
     fn place_of(&self, waiter: &Origin) -> Option<usize> {
         self.waiters.iter().position(|other| other.origin == *waiter)
     }
 
     /// Takes a waiter in, or hears that it still waits. Returns the waiter to wake.
-    fn stand(&mut self, waiter: Waiter, is_trying: bool, exists: bool) -> Option<Origin> {
+    fn join(&mut self, waiter: Waiter, is_trying: bool, exists: bool) -> Option<Origin> {
         let origin = waiter.origin;
         if let Some(place) = self.place_of(&origin) {
             let known = &mut self.waiters[place];
             // At level 1 it is not told to other nodes what a waiter would claim.
             (known.heard, known.claims) = (waiter.heard, waiter.claims);
-            // A waiter that stands is not trying: the word that woke it has been lost, or its answer has.
+            // A waiter that joins is not trying: the word that woke it has been lost, or its answer has.
             return self.awake.filter(|awake| *awake == origin && !is_trying);
         }
         self.waiters.push_back(waiter);
@@ -135,7 +135,7 @@ impl Line {
     }
 
     /// One has tried, and found nothing. If something has happened to the key meanwhile, it may have looked too early,
-    /// and what there is now belongs to the first in line: the line starts over. That is done once until all have been
+    /// and what there is now belongs to the first in the queue: the queue starts over. That is done once until all have been
     /// woken, since what happens all the time may be of use to the last of them only. Returns the waiter to wake.
     fn advance_behind(&mut self, tried: &Origin, exists: bool) -> Option<Origin> {
         if self.is_touched && !self.has_begun_anew {
@@ -162,11 +162,11 @@ impl Line {
     }
 }
 
-impl Lines {
-    /// Forgets those who wait for keys of a slot that has gone: their gateways hear of it, and let them stand in line
+impl WaitQueues {
+    /// Forgets those who wait for keys of a slot that has gone: their gateways hear of it, and let them join a queue
     /// where it is now.
     pub(crate) fn leave_slot(&mut self, slot: Slot, keyspace: &mut Upkeep<'_>) {
-        self.lines.retain(|(database, key), _| {
+        self.queues.retain(|(database, key), _| {
             let stays = slot_of(key) != slot;
             if !stays {
                 keyspace.forget_key(*database, key);
@@ -178,7 +178,7 @@ impl Lines {
     /// Forgets everybody.
     pub(crate) fn clear(&mut self, keyspace: &mut Upkeep<'_>) {
         self.claims_from = None;
-        for (database, key) in std::mem::take(&mut self.lines).into_keys() {
+        for (database, key) in std::mem::take(&mut self.queues).into_keys() {
             keyspace.forget_key(database, &key);
         }
     }
@@ -186,37 +186,37 @@ impl Lines {
 
 impl Group {
     /// Takes a waiter's word. The group must be [`Standing::Serving`].
-    pub(crate) fn line(&mut self, note: LineNote, now: Now, output: &mut Output<'_>) {
-        let LineNote { waiter, keys, act, claims, .. } = note;
+    pub(crate) fn queue(&mut self, note: WaitQueueNote, now: Now, output: &mut Output<'_>) {
+        let WaitQueueNote { waiter, keys, act, claims, .. } = note;
         for key in keys {
             let exists = self.exists(&key);
-            if act == LineAct::Tried {
+            if act == WaitQueueAct::Tried {
                 self.note_claim(&key, &waiter, now);
             }
             let woken = match act {
-                LineAct::Stand { is_trying, wants_end } => {
+                WaitQueueAct::Join { is_trying, wants_end } => {
                     self.state.upkeep().await_key(key.0, &key.1);
-                    let line = self.leader.lines.lines.entry(key.clone()).or_default();
+                    let queue = self.leader.wait_queues.queues.entry(key.clone()).or_default();
                     let (claims, heard) = (claims.clone(), now.instant);
                     let claims_now = claims.is_some() && !is_trying;
                     let standing = Waiter { origin: waiter, wants_end, heard, claims, claims_from: None };
-                    let woken = line.stand(standing, is_trying, exists);
+                    let woken = queue.join(standing, is_trying, exists);
                     if claims_now && woken.is_none() {
                         self.note_claim(&key, &waiter, now);
                     }
                     woken
                 }
-                LineAct::Tried => match self.leader.lines.lines.get_mut(&key) {
-                    Some(line) if line.awake == Some(waiter) => line.advance_behind(&waiter, exists),
+                WaitQueueAct::Tried => match self.leader.wait_queues.queues.get_mut(&key) {
+                    Some(queue) if queue.awake == Some(waiter) => queue.advance_behind(&waiter, exists),
                     _ => None,
                 },
-                LineAct::Leave => {
-                    let Some(line) = self.leader.lines.lines.get_mut(&key) else { continue };
-                    let Some(place) = line.place_of(&waiter) else { continue };
-                    line.waiters.remove(place);
-                    let woken = if line.awake == Some(waiter) { line.advance(place, exists) } else { None };
-                    if line.waiters.is_empty() {
-                        self.leader.lines.lines.remove(&key);
+                WaitQueueAct::Leave => {
+                    let Some(queue) = self.leader.wait_queues.queues.get_mut(&key) else { continue };
+                    let Some(place) = queue.place_of(&waiter) else { continue };
+                    queue.waiters.remove(place);
+                    let woken = if queue.awake == Some(waiter) { queue.advance(place, exists) } else { None };
+                    if queue.waiters.is_empty() {
+                        self.leader.wait_queues.queues.remove(&key);
                         self.state.upkeep().forget_key(key.0, &key.1);
                     }
                     woken
@@ -231,8 +231,8 @@ impl Group {
     /// Finds out when there will be something to claim for a waiter that has found nothing.
     fn note_claim(&mut self, key: &DatabaseKey, waiter: &Origin, now: Now) {
         let moment = self.moment();
-        let lines = &mut self.leader.lines;
-        let waiters = lines.lines.get_mut(key).map(|line| &mut line.waiters);
+        let queues = &mut self.leader.wait_queues;
+        let waiters = queues.queues.get_mut(key).map(|queue| &mut queue.waiters);
         let Some(waiter) = waiters.and_then(|all| all.iter_mut().find(|other| other.origin == *waiter)) else { return };
         let Some(claims) = &waiter.claims else { return };
         let stream = self.state.keyspace().view(key.0, moment).peek(&key.1).map(|entry| entry.value());
@@ -242,40 +242,40 @@ impl Group {
         let from = stream.idle_from(&claims.group, claims.idle_ms_min).map(UnixMillis);
         let from = from.map(|from| if from > now.unix { from } else { soonest });
         waiter.claims_from = from;
-        lines.claims_from = [lines.claims_from, from].into_iter().flatten().min();
+        queues.claims_from = [queues.claims_from, from].into_iter().flatten().min();
     }
 
     /// When there will be something to claim for a waiter.
     #[inline]
     pub(crate) fn claims_from(&self) -> Option<UnixMillis> {
-        self.leader.lines.claims_from
+        self.leader.wait_queues.claims_from
     }
 
     /// Wakes those that now have something to claim.
     pub(crate) fn wake_claimants(&mut self, now: Now, output: &mut Output<'_>) {
-        if self.leader.lines.claims_from.is_none_or(|from| from > now.unix) {
+        if self.leader.wait_queues.claims_from.is_none_or(|from| from > now.unix) {
             return;
         }
         let (group, mut next, mut woken) = (self.id(), None, Vec::new());
-        for line in self.leader.lines.lines.values_mut() {
-            for waiter in &mut line.waiters {
+        for queue in self.leader.wait_queues.queues.values_mut() {
+            for waiter in &mut queue.waiters {
                 let Some(from) = waiter.claims_from else { continue };
                 if from > now.unix {
                     next = Some(next.map_or(from, |next: UnixMillis| next.min(from)));
                     continue;
                 }
                 waiter.claims_from = None;
-                match line.awake {
+                match queue.awake {
                     // The one that is trying finds what there is; the others try after it.
-                    Some(_) => line.is_touched = true,
+                    Some(_) => queue.is_touched = true,
                     None => {
-                        line.awake = Some(waiter.origin);
+                        queue.awake = Some(waiter.origin);
                         woken.push(waiter.origin);
                     }
                 }
             }
         }
-        self.leader.lines.claims_from = next;
+        self.leader.wait_queues.claims_from = next;
         woken.iter().for_each(|origin| output.wake(origin, group));
     }
 
@@ -290,10 +290,10 @@ impl Group {
     fn wake_touched(&mut self, output: &mut Output<'_>) {
         for key in self.state.upkeep().take_touched() {
             let exists = self.exists(&key);
-            let Some(line) = self.leader.lines.lines.get_mut(&key) else { continue };
-            if line.awake.is_some() {
-                line.is_touched = true;
-            } else if let Some(origin) = line.advance(0, exists) {
+            let Some(queue) = self.leader.wait_queues.queues.get_mut(&key) else { continue };
+            if queue.awake.is_some() {
+                queue.is_touched = true;
+            } else if let Some(origin) = queue.advance(0, exists) {
                 output.wake(&origin, self.id());
             }
         }
@@ -307,17 +307,18 @@ impl Group {
         };
         let silent: Vec<_> = self
             .leader
-            .lines
-            .lines
+            .wait_queues
+            .queues
             .iter()
-            .flat_map(|(key, line)| {
-                line.waiters.iter().filter(|waiter| is_silent(waiter)).map(move |w| (w.origin, key))
+            .flat_map(|(key, queue)| {
+                queue.waiters.iter().filter(|waiter| is_silent(waiter)).map(move |w| (w.origin, key))
             })
             .map(|(waiter, key)| (waiter, key.clone()))
             .collect();
         for (waiter, key) in silent {
-            let note = LineNote { waiter, group: self.id(), keys: vec![key], act: LineAct::Leave, claims: None };
-            self.line(note, now, output);
+            let note =
+                WaitQueueNote { waiter, group: self.id(), keys: vec![key], act: WaitQueueAct::Leave, claims: None };
+            self.queue(note, now, output);
         }
     }
 
@@ -373,7 +374,7 @@ enum Stage {
     Resolving,
     /// A try is under way.
     Trying,
-    /// It stands in line.
+    /// It waits in queues.
     Standing,
 }
 
@@ -452,7 +453,7 @@ impl Core {
         id: SessionId,
         command: &'static DataCommand,
         args: Args<'_>,
-        patience: Patience,
+        timeout: BlockingTimeout,
         actions: &mut Vec<Action>,
     ) -> Next {
         let now = self.now.instant;
@@ -460,9 +461,9 @@ impl Core {
         if session.owed_count() > 0 {
             return Next::Postponed(Hold::Answers);
         }
-        let until = match patience {
-            Patience::Millis(millis) => Some(now + Duration::from_millis(millis).min(limits::WAIT_MAX)),
-            Patience::None | Patience::Endless => None,
+        let until = match timeout {
+            BlockingTimeout::Millis(millis) => Some(now + Duration::from_millis(millis).min(limits::WAIT_MAX)),
+            BlockingTimeout::None | BlockingTimeout::Endless => None,
         };
         let database = session.database;
         let mut keys: BTreeMap<GroupId, Vec<DatabaseKey>> = BTreeMap::new();
@@ -505,7 +506,7 @@ impl Core {
     fn resolve_or_try(&mut self, id: SessionId, actions: &mut Vec<Action>) {
         let Some(waiting) = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut()) else { return };
         let Some(dollar) = waiting.unresolved.last().copied() else {
-            self.stand(id, true, actions);
+            self.join(id, true, actions);
             return self.try_waiting(id, actions);
         };
         waiting.stage = Stage::Resolving;
@@ -519,8 +520,8 @@ impl Core {
         self.submit(id, question, database, Args::new(&buffer, &spans), actions);
     }
 
-    /// Takes, or keeps, the place in every line.
-    fn stand(&mut self, id: SessionId, is_trying: bool, actions: &mut Vec<Action>) {
+    /// Takes, or keeps, the place in every queue.
+    fn join(&mut self, id: SessionId, is_trying: bool, actions: &mut Vec<Action>) {
         let slots = Arc::clone(&self.context.slots);
         let Some(waiting) = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut()) else { return };
         if !slots.is_even() {
@@ -533,45 +534,57 @@ impl Core {
         if is_trying {
             waiting.awake_at = waiting.keys.keys().copied().collect();
         }
-        self.tell_lines(id, None, LineAct::Stand { is_trying, wants_end }, actions);
+        self.tell_lines(id, None, WaitQueueAct::Join { is_trying, wants_end }, actions);
     }
 
     /// Tells the groups of a waiter's keys, or some of them.
-    fn tell_lines(&mut self, id: SessionId, only: Option<&BTreeSet<GroupId>>, act: LineAct, actions: &mut Vec<Action>) {
+    fn tell_lines(
+        &mut self,
+        id: SessionId,
+        only: Option<&BTreeSet<GroupId>>,
+        act: WaitQueueAct,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(waiting) = self.sessions.get(id).and_then(|session| session.waiting.as_ref()) else { return };
         let waiter = Origin { ticket: waiting.ticket, ..self.origin_of(id) };
-        let claims = waiting.claims.clone().filter(|_| matches!(act, LineAct::Stand { .. }));
+        let claims = waiting.claims.clone().filter(|_| matches!(act, WaitQueueAct::Join { .. }));
         let notes: Vec<_> = waiting
             .keys
             .iter()
             .filter(|(group, _)| only.is_none_or(|only| only.contains(group)))
-            .map(|(group, keys)| LineNote { waiter, group: *group, keys: keys.clone(), act, claims: claims.clone() })
+            .map(|(group, keys)| WaitQueueNote {
+                waiter,
+                group: *group,
+                keys: keys.clone(),
+                act,
+                claims: claims.clone(),
+            })
             .collect();
         for note in notes {
             self.send_line(note, actions);
         }
     }
 
-    fn send_line(&mut self, note: LineNote, actions: &mut Vec<Action>) {
+    fn send_line(&mut self, note: WaitQueueNote, actions: &mut Vec<Action>) {
         let to = router::core_of(note.group, self.context.core_count);
         if to == self.context.core {
-            self.take_line(note, actions);
+            self.take_wait_queue_note(note, actions);
         } else {
-            self.outbox.push(self.context.core, to, CoreMessage::Line(note));
+            self.outbox.push(self.context.core, to, CoreMessage::WaitQueue(note));
         }
     }
 
     /// A waiter's word to a group of this core, from any node or core.
-    pub(crate) fn take_line(&mut self, note: LineNote, actions: &mut Vec<Action>) {
+    pub(crate) fn take_wait_queue_note(&mut self, note: WaitQueueNote, actions: &mut Vec<Action>) {
         let now = self.now;
         match self.group_mut(note.group).map(|group| group.standing()) {
             Some(Standing::Serving) => {
-                self.with_group(note.group, actions, |group, output| group.line(note, now, output));
+                self.with_group(note.group, actions, |group, output| group.queue(note, now, output));
             }
             Some(Standing::Follower(leader)) if note.waiter.node == self.context.node => {
                 // A node that knows level 1 alone does not understand what is claimed.
                 let claims = note.claims.clone().filter(|_| self.context.levels.in_force > Level::FIRST);
-                let bytes = wire::encode_line(&LineNote { claims, ..note.clone() });
+                let bytes = wire::encode_wait_queue_note(&WaitQueueNote { claims, ..note.clone() });
                 actions.push(Action::Send { to: leader, group: note.group, lane: Lane::Log, bytes });
             }
             // It comes again with the next renewal.
@@ -686,7 +699,7 @@ impl Core {
         let Some(waiting) = self.sessions.get_mut(id).and_then(|session| session.waiting.as_mut()) else { return };
         let tried_at = std::mem::take(&mut waiting.awake_at);
         let woken_at = std::mem::take(&mut waiting.woken_at);
-        self.tell_lines(id, Some(&tried_at), LineAct::Tried, actions);
+        self.tell_lines(id, Some(&tried_at), WaitQueueAct::Tried, actions);
         for group in woken_at {
             let Some(session) = self.sessions.get_mut(id) else { return };
             let Some(waiting) = &mut session.waiting else { return };
@@ -709,7 +722,7 @@ impl Core {
             waiting.end.get_or_insert(end);
             return;
         }
-        let nothing = waiting.nothing.expect("who stands has found nothing");
+        let nothing = waiting.nothing.expect("what waits has found nothing");
         let mut writer = resp::Writer::new(self.sessions.get(id).expect("just seen").protocol());
         let proof = match end {
             WaitEnd::Timeout => {
@@ -729,7 +742,7 @@ impl Core {
     }
 
     fn finish_waiting(&mut self, id: SessionId, proof: Proof, reply: &[u8], actions: &mut Vec<Action>) {
-        self.tell_lines(id, None, LineAct::Leave, actions);
+        self.tell_lines(id, None, WaitQueueAct::Leave, actions);
         let Some(waiting) = self.stop_waiting(id) else { return };
         let Some(start) = self.sessions.get(id).map(Session::put_out_bytes) else { return };
         self.sessions.reply_proven(id, waiting.ticket, proof, reply);
@@ -761,7 +774,7 @@ impl Core {
 
     /// A session is about to be closed.
     pub(crate) fn give_up_waiting(&mut self, id: SessionId, actions: &mut Vec<Action>) {
-        self.tell_lines(id, None, LineAct::Leave, actions);
+        self.tell_lines(id, None, WaitQueueAct::Leave, actions);
         self.stop_waiting(id);
     }
 
@@ -799,7 +812,7 @@ impl Core {
             Some(_) => self.sessions.iter().filter(|session| session.hold == Hold::Paused).count(),
             None => 0,
         };
-        // A waiter that is still trying may not stand in line yet, and may find something.
+        // A waiter that is still trying may not be in the queue yet, and may find something.
         let is_at_rest = |id: &&SessionId| {
             let session = self.sessions.get(**id);
             session.and_then(|session| session.waiting.as_ref()).is_some_and(|waiting| waiting.is_at_rest())
@@ -853,7 +866,7 @@ impl Core {
         }
         self.waits.renewed = now;
         self.forget_silent_waiters(actions);
-        // A line that only this node can ever keep needs no care.
+        // A queue that only this node can ever keep needs no care.
         if !has_moved && self.groups.iter().all(|group| group.as_ref().is_some_and(Group::can_read)) {
             return;
         }
@@ -864,7 +877,7 @@ impl Core {
                 .and_then(|session| session.waiting.as_ref())
                 .is_some_and(|waiting| waiting.stage == Stage::Standing);
             if is_standing {
-                self.stand(id, false, actions);
+                self.join(id, false, actions);
             }
         }
     }
@@ -940,48 +953,48 @@ mod tests {
     #[test]
     fn a_waiter_whose_call_was_lost_is_called_again_when_it_is_heard_of() {
         let (first, second) = (waiter(1).origin, waiter(2).origin);
-        let mut line = Line::default();
-        assert_eq!(line.stand(waiter(1), true, false), None, "it is trying by itself");
-        assert_eq!(line.stand(waiter(2), true, false), None);
-        assert_eq!(line.advance(1, false), None, "the first has found nothing, and there is nothing");
-        assert_eq!(line.advance(0, true), Some(first));
-        assert_eq!(line.stand(waiter(2), false, true), None, "it is not its turn");
-        assert_eq!(line.stand(waiter(1), false, true), Some(first));
-        assert_eq!(line.advance(1, true), Some(second));
+        let mut queue = WaitQueue::default();
+        assert_eq!(queue.join(waiter(1), true, false), None, "it is trying by itself");
+        assert_eq!(queue.join(waiter(2), true, false), None);
+        assert_eq!(queue.advance(1, false), None, "the first has found nothing, and there is nothing");
+        assert_eq!(queue.advance(0, true), Some(first));
+        assert_eq!(queue.join(waiter(2), false, true), None, "it is not its turn");
+        assert_eq!(queue.join(waiter(1), false, true), Some(first));
+        assert_eq!(queue.advance(1, true), Some(second));
     }
 
     #[test]
     fn what_comes_while_the_first_is_trying_is_for_the_first() {
-        let mut line = Line::default();
-        (1..=3).for_each(|serial| _ = line.stand(waiter(serial), true, false));
+        let mut queue = WaitQueue::default();
+        (1..=3).for_each(|serial| _ = queue.join(waiter(serial), true, false));
         // The first has tried too early. What happens all the time and is nothing to it does not keep the last from
         // trying.
         let mut tried = Vec::new();
         let mut awake = waiter(1).origin;
         for _ in 0..12 {
             tried.push(awake.session.serial);
-            line.is_touched = true;
-            awake = line.advance_behind(&awake, true).expect("it was touched");
+            queue.is_touched = true;
+            awake = queue.advance_behind(&awake, true).expect("it was touched");
         }
         assert_eq!(tried, [1, 1, 2, 3, 1, 1, 2, 3, 1, 1, 2, 3]);
         // What comes while the second is trying is for the first as well.
-        let mut line = Line::default();
-        (1..=3).for_each(|serial| _ = line.stand(waiter(serial), true, false));
-        assert_eq!(line.advance_behind(&waiter(1).origin, true), Some(waiter(2).origin));
-        line.is_touched = true;
-        assert_eq!(line.advance_behind(&waiter(2).origin, true), Some(waiter(1).origin));
-        assert_eq!(line.advance_behind(&waiter(1).origin, true), Some(waiter(2).origin));
-        assert_eq!(line.advance_behind(&waiter(2).origin, true), Some(waiter(3).origin));
-        assert_eq!(line.advance_behind(&waiter(3).origin, true), None);
+        let mut queue = WaitQueue::default();
+        (1..=3).for_each(|serial| _ = queue.join(waiter(serial), true, false));
+        assert_eq!(queue.advance_behind(&waiter(1).origin, true), Some(waiter(2).origin));
+        queue.is_touched = true;
+        assert_eq!(queue.advance_behind(&waiter(2).origin, true), Some(waiter(1).origin));
+        assert_eq!(queue.advance_behind(&waiter(1).origin, true), Some(waiter(2).origin));
+        assert_eq!(queue.advance_behind(&waiter(2).origin, true), Some(waiter(3).origin));
+        assert_eq!(queue.advance_behind(&waiter(3).origin, true), None);
     }
 
     #[test]
     fn a_waiter_that_stands_already_says_later_what_it_would_claim() {
         let claims = Some(Claims { group: b"g".to_vec(), idle_ms_min: 5 });
-        let mut line = Line::default();
-        line.stand(waiter(1), true, false);
-        line.advance(1, false);
-        line.stand(Waiter { claims: claims.clone(), ..waiter(1) }, false, false);
-        assert_eq!((line.waiters.len(), &line.waiters[0].claims), (1, &claims));
+        let mut queue = WaitQueue::default();
+        queue.join(waiter(1), true, false);
+        queue.advance(1, false);
+        queue.join(Waiter { claims: claims.clone(), ..waiter(1) }, false, false);
+        assert_eq!((queue.waiters.len(), &queue.waiters[0].claims), (1, &claims));
     }
 }

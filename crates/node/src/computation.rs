@@ -279,8 +279,8 @@ impl Computation {
         let start = writer.len();
         match self.work.queries.iter().position(|(other, _)| *other == Some(place)) {
             Some(query) => self.answer_whole(scratch, database, args, Some(query), writer),
-            None if crate::whole::is_scan(args) => {
-                crate::whole::scan_emptied(scratch, database, args, self.moment, writer);
+            None if crate::keyspace_queries::is_scan(args) => {
+                crate::keyspace_queries::scan_emptied(scratch, database, args, self.moment, writer);
             }
             None => run_one(scratch, database, args, self.moment, writer),
         }
@@ -305,8 +305,8 @@ impl Computation {
         writer: &mut Writer,
     ) {
         let Some(query) = query else {
-            if crate::whole::is_scan(args) {
-                return crate::whole::scan_emptied(scratch, database, args, self.moment, writer);
+            if crate::keyspace_queries::is_scan(args) {
+                return crate::keyspace_queries::scan_emptied(scratch, database, args, self.moment, writer);
             }
             return scratch.query(
                 database,
@@ -331,7 +331,7 @@ impl Computation {
             let (weight, bytes) = &answers[query];
             (*group, *weight, bytes.clone())
         });
-        let question = crate::whole::Question {
+        let question = crate::keyspace_queries::Question {
             scratch,
             database,
             moment: self.moment,

@@ -95,7 +95,7 @@ pub struct Core {
     /// Sessions that wait for data.
     pub(crate) waits: Waits,
     /// Requests of clients that a group has sent back because it does not hold their slot any more.
-    pub(crate) sent_back: Vec<Request>,
+    pub(crate) redirected: Vec<Request>,
     /// Sessions that wait for a group's window.
     pub(crate) stalled: Vec<SessionId>,
     /// Requests to groups that other nodes may lead, and steps of transactions.
@@ -400,7 +400,7 @@ impl Core {
                 renewed: Instant::default(),
                 must_stand_anew: false,
             },
-            sent_back: Vec::new(),
+            redirected: Vec::new(),
             stalled: Vec::new(),
             relay,
             stale: BTreeMap::new(),

@@ -10,7 +10,7 @@ use script::Script;
 use stdx::{Duration, UnixMillis};
 
 use crate::acl::Users;
-use crate::blocking::LineNote;
+use crate::blocking::WaitQueueNote;
 use crate::commands::{Answer, Question};
 use crate::entry::{Durability, Effect, RequestId, Watch};
 use crate::event::{CoreId, GroupId, NodeId, SessionId};
@@ -384,7 +384,7 @@ pub enum CoreMessage {
         text: String,
     },
     /// A client waits for data, or does no longer.
-    Line(LineNote),
+    WaitQueue(WaitQueueNote),
     /// There may be something for a client that waits, or nothing ever again.
     Wake {
         /// The session that waits.

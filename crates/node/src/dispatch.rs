@@ -6,7 +6,7 @@ mod replica_reads;
 use std::sync::Arc;
 
 use command::{Flag, Join, Refusal, Span as KeySpan};
-use keyspace::{Body, Class, DataCommand, Moment, PREFETCH_MAX, Patience, PrefetchTarget};
+use keyspace::{BlockingTimeout, Body, Class, DataCommand, Moment, PREFETCH_MAX, PrefetchTarget};
 use resp::{Args, Glance, Limits, Parsed, Writer};
 
 use crate::acl::Where;
@@ -385,11 +385,11 @@ impl Core {
         actions: &mut Vec<Action>,
     ) -> Next {
         if command.has(Flag::Blocking) {
-            match keyspace::patience(command, args) {
-                Ok(Patience::None) => {}
+            match keyspace::blocking_timeout(command, args) {
+                Ok(BlockingTimeout::None) => {}
                 // Without keys there is nothing to wait for, and it will be refused.
                 Ok(_) if self.groups_of(command, args) == Groups::None => {}
-                Ok(patience) => return self.dispatch_waiting(id, command, args, patience, actions),
+                Ok(timeout) => return self.dispatch_waiting(id, command, args, timeout, actions),
                 Err(refusal) => return self.fail(id, &refusal),
             }
         }

@@ -526,7 +526,7 @@ impl Core {
             // Scripts without a key, at least none that is known yet.
             work.keys.insert(GroupId(0), Vec::new());
         }
-        work.queries = crate::whole::queries(&commands, databases);
+        work.queries = crate::keyspace_queries::queries(&commands, databases);
         work.commands = commands;
         if let Some(session) = self.sessions.get_mut(work.origin.session) {
             session.hold = Hold::Answers;

@@ -23,7 +23,7 @@ mod leader;
 mod live;
 mod members;
 mod merge;
-mod moving;
+mod migration;
 mod news;
 mod pace;
 mod parts;
@@ -79,7 +79,7 @@ use apply::is_mark_of_leader;
 use batches::fail;
 use leader::{Leader, Lost};
 pub(crate) use live::{Declined, Run};
-pub(crate) use moving::LEVEL_OF_SPLITS;
+pub(crate) use migration::LEVEL_OF_SPLITS;
 use parts::{
     BatchNumbers, Counts, Due, Evictions, Leadership, LogMarks, Loss, Members, News, ScriptRoom, Transfers, Wanted,
     Window,
@@ -797,8 +797,9 @@ impl Group {
         self.is_serving = false;
         self.backups.give_up(output);
         self.stop_slices(output);
-        let Lost { held, reads, waiters, mut lines } = self.leader.step_down(self.state.keyspace().database_count());
-        lines.clear(&mut self.state.upkeep());
+        let Lost { held, reads, waiters, mut wait_queues } =
+            self.leader.step_down(self.state.keyspace().database_count());
+        wait_queues.clear(&mut self.state.upkeep());
         for held in held {
             match held {
                 Held::Request(request) => fail(&request.origin, request.protocol, LEADER_LOST, output),

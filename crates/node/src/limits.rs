@@ -158,10 +158,10 @@ pub const SOUNDINGS_MAX: usize = 64;
 
 /// Sessions for which a group remembers that one of their requests went back to its gateway. Beyond that, it forgets
 /// those that their gateways have long known about.
-pub const SENT_BACK_MAX: usize = 256;
+pub const REDIRECTED_MAX: usize = 256;
 
 /// A gateway that has not heard of it after so long is gone, or has asked again.
-pub const SENT_BACK_AGE_MAX: Duration = Duration::from_secs(60);
+pub const REDIRECTED_AGE_MAX: Duration = Duration::from_secs(60);
 
 /// Sessions of which a replica remembers that it has declined them, before those are looked at that are long past.
 pub const DECLINED_MAX: usize = 256;

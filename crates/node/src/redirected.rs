@@ -177,7 +177,7 @@ impl Core {
                 if !request.must_return {
                     self.relay.let_return(claim, request.origin.session);
                 }
-                self.sent_back.push(request);
+                self.redirected.push(request);
             }
             Purpose::Transaction { id, .. } => self.drive(actions, |coordinator, posts| coordinator.moved(id, posts)),
             Purpose::Question { id, part, places } => self.ask_elsewhere(id, part, &places, request, actions),
@@ -189,10 +189,10 @@ impl Core {
     /// Sends requests that have come back to where their slots are now: each when all that its client asked for before
     /// has been answered, so that it is not overtaken by what came back earlier, or will. True if one has been sent.
     pub(crate) fn send_anew(&mut self, actions: &mut Vec<Action>) -> bool {
-        if self.sent_back.is_empty() {
+        if self.redirected.is_empty() {
             return false;
         }
-        let mut waiting = std::mem::take(&mut self.sent_back);
+        let mut waiting = std::mem::take(&mut self.redirected);
         waiting.sort_by_key(|request| (request.origin.session.serial, request.origin.ticket));
         let count = waiting.len();
         for request in waiting {
@@ -200,10 +200,10 @@ impl Core {
             if self.sessions.get(session).is_none_or(|session| session.is_next_answer(ticket)) {
                 self.send_elsewhere(request, actions);
             } else {
-                self.sent_back.push(request);
+                self.redirected.push(request);
             }
         }
-        self.sent_back.len() < count
+        self.redirected.len() < count
     }
 
     fn send_elsewhere(&mut self, request: Request, actions: &mut Vec<Action>) {

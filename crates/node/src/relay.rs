@@ -876,13 +876,13 @@ mod tests {
         });
         assert_eq!(promised, 5_000);
         // It goes from one to the next, and nobody takes it.
-        let sent_back = until_expired(&mut |relay, number, ms| {
+        let redirected = until_expired(&mut |relay, number, ms| {
             relay.refused(claim(number), after(ms));
             let purpose = Purpose::Client { session: SESSION, ticket: 1 };
             let other = relay.submit(request(RequestBody::Write(vec![0])), purpose, Answerable::UNDER_WAY, after(ms));
             assert!(relay.answered(claim(other), false, after(ms)).is_some());
         });
-        assert_eq!(sent_back, 5_000);
+        assert_eq!(redirected, 5_000);
         // It waits for locked keys, and is told so for seven seconds.
         let held = until_expired(&mut |relay, number, ms| {
             if ms <= 7_000 {

@@ -9,7 +9,7 @@
 //! answer has been applied nobody else gets it.
 
 use command::{Flag, Refusal, Span as KeySpan};
-use keyspace::{Body, Patience};
+use keyspace::{BlockingTimeout, Body};
 use resp::{Args, Protocol, Span};
 use stdx::slot::slot_of;
 
@@ -128,7 +128,8 @@ impl Core {
             }
             Known::Data(command) => {
                 let waits = command.has(Flag::Blocking)
-                    && keyspace::patience(command, args).is_ok_and(|patience| !matches!(patience, Patience::None));
+                    && keyspace::blocking_timeout(command, args)
+                        .is_ok_and(|timeout| !matches!(timeout, BlockingTimeout::None));
                 let is_nowhere = match command.span {
                     KeySpan::Nothing => true,
                     KeySpan::Keys => self.groups_of(command, args) == Groups::None,

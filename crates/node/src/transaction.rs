@@ -67,7 +67,7 @@ pub struct Work {
     /// True if databases may change places: then each key is looked for in all of them.
     pub swaps: bool,
     /// Queries over a whole database among the commands, by place, in the form in which the groups answer them; see
-    /// `whole::queries`. Those without a place are a script's.
+    /// `keyspace_queries::queries`. Those without a place are a script's.
     pub queries: Vec<(Option<usize>, Vec<u8>)>,
     /// When the client asked, or when a script that takes long had come to its end.
     pub begun: Instant,

@@ -42,7 +42,7 @@ use stdx::{Duration, UnixMillis, leb128};
 
 use message::answer::{FOR_GATEWAY, read_moved};
 
-use crate::blocking::{LineAct, LineNote};
+use crate::blocking::{WaitQueueAct, WaitQueueNote};
 use crate::core_messages::{
     Claim, CoreMessage, Lock, Locked, Origin, OutcomeQueryKind, ParticipantStatus, Request, RequestBody, Resolution,
     ScriptRequest,
@@ -232,7 +232,7 @@ pub enum Wire<'a> {
     /// A node tells where it is found.
     Announce(NodeId, Member),
     /// A client of that node waits for data, or does no longer.
-    Line(LineNote),
+    WaitQueue(WaitQueueNote),
     /// There may be something for a client of this node that waits.
     Wake {
         /// The waiter.
@@ -695,14 +695,14 @@ pub fn encode_publish(message: &pubsub::Message) -> Vec<u8> {
 }
 
 /// What a waiter tells a group that another node leads.
-pub fn encode_line(note: &LineNote) -> Vec<u8> {
+pub fn encode_wait_queue_note(note: &WaitQueueNote) -> Vec<u8> {
     let mut out = vec![LINE];
     put_origin(&mut out, &note.waiter);
     leb128::put(&mut out, u64::from(note.group.0));
     let act = match note.act {
-        LineAct::Stand { is_trying, wants_end } => STAND | u8::from(is_trying) << 2 | u8::from(wants_end) << 3,
-        LineAct::Tried => TRIED,
-        LineAct::Leave => LEAVE,
+        WaitQueueAct::Join { is_trying, wants_end } => STAND | u8::from(is_trying) << 2 | u8::from(wants_end) << 3,
+        WaitQueueAct::Tried => TRIED,
+        WaitQueueAct::Leave => LEAVE,
     };
     out.push(act | if note.claims.is_some() { CLAIMS } else { 0 });
     if let Some(claims) = &note.claims {
@@ -849,7 +849,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             let vitals = Vitals::take(&mut rest)?;
             rest.is_empty().then_some(Wire::Vitals(vitals))
         }
-        LINE => take_line(rest).map(Wire::Line),
+        LINE => take_wait_queue_note(rest).map(Wire::WaitQueue),
         WAKE => {
             let waiter = take_origin(&mut rest)?;
             let group = GroupId(u32::try_from(leb128::take(&mut rest)?).ok()?);
@@ -860,7 +860,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
     }
 }
 
-fn take_line(mut bytes: &[u8]) -> Option<LineNote> {
+fn take_wait_queue_note(mut bytes: &[u8]) -> Option<WaitQueueNote> {
     let rest = &mut bytes;
     let waiter = take_origin(rest)?;
     let group = GroupId(u32::try_from(leb128::take(rest)?).ok()?);
@@ -871,9 +871,9 @@ fn take_line(mut bytes: &[u8]) -> Option<LineNote> {
         claims = Some(Claims { group: take_bytes(rest)?, idle_ms_min });
     }
     let act = match act & 0b11 {
-        STAND => LineAct::Stand { is_trying: act & 4 != 0, wants_end: act & 8 != 0 },
-        TRIED => LineAct::Tried,
-        LEAVE => LineAct::Leave,
+        STAND => WaitQueueAct::Join { is_trying: act & 4 != 0, wants_end: act & 8 != 0 },
+        TRIED => WaitQueueAct::Tried,
+        LEAVE => WaitQueueAct::Leave,
         _ => return None,
     };
     let mut keys = Vec::new();
@@ -884,7 +884,7 @@ fn take_line(mut bytes: &[u8]) -> Option<LineNote> {
         keys.push((database, key.to_vec()));
         *rest = tail;
     }
-    Some(LineNote { waiter, group, keys, act, claims })
+    Some(WaitQueueNote { waiter, group, keys, act, claims })
 }
 
 fn take_request(mut bytes: &[u8]) -> Option<Request> {

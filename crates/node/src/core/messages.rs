@@ -162,7 +162,7 @@ impl Core {
             CoreMessage::Loaded => self.note_loaded(from, actions),
             CoreMessage::Neighbours(neighbours) => self.context.neighbours = neighbours,
             CoreMessage::Checkpoint(stage) => self.hearing.note_checkpoint(from, stage),
-            CoreMessage::Line(note) => self.take_line(note, actions),
+            CoreMessage::WaitQueue(note) => self.take_wait_queue_note(note, actions),
             CoreMessage::Wake { session, ticket, group } => self.woken(session, ticket, group, actions),
             CoreMessage::OutcomeQuery { transaction, from: asker, node, group, question } => {
                 self.tell_status(transaction, (asker, node), group, question, actions);
@@ -277,8 +277,8 @@ impl Core {
             }
             Some(Wire::GroupStatus(_)) => self.context.statistics.malformed_peer_count += 1,
             // A node speaks for its own clients.
-            Some(Wire::Line(note)) if note.waiter.node == from => self.take_line(note, actions),
-            Some(Wire::Line(_)) => self.context.statistics.malformed_peer_count += 1,
+            Some(Wire::WaitQueue(note)) if note.waiter.node == from => self.take_wait_queue_note(note, actions),
+            Some(Wire::WaitQueue(_)) => self.context.statistics.malformed_peer_count += 1,
             Some(Wire::Wake { waiter, group }) => {
                 self.woken(waiter.session, waiter.ticket, group, actions);
             }

@@ -11,10 +11,10 @@ use stdx::Instant;
 
 use super::pace::Pace;
 use super::{
-    DeferredRead, Held, OpenOutcome, ReadRound, Waiter, endings, gateways, merge, moving, relief, reservations,
+    DeferredRead, Held, OpenOutcome, ReadRound, Waiter, endings, gateways, merge, migration, relief, reservations,
     transfer,
 };
-use crate::blocking::Lines;
+use crate::blocking::WaitQueues;
 use crate::entry::Builder;
 use crate::group_status::Halves;
 use crate::locks::Locks;
@@ -56,7 +56,7 @@ pub(crate) struct Leader {
     /// Transactions that have ended here and about which others may still ask.
     pub(super) endings: endings::Endings,
     /// Clients that wait for data.
-    pub(crate) lines: Lines,
+    pub(crate) wait_queues: WaitQueues,
     /// Number of the last request heard from each gateway.
     pub(super) streams: BTreeMap<GatewayId, u64>,
     /// When members were last heard, to a tick.
@@ -72,7 +72,7 @@ pub(crate) struct Leader {
     /// Checkpoints on their way to members.
     pub(super) giving: Vec<transfer::Giving>,
     /// Slots that are given to other groups.
-    pub(super) mover: moving::Mover,
+    pub(super) mover: migration::Mover,
     /// Where the group would be split, as was told last.
     pub(super) halves: Option<Halves>,
     /// How far a group is that is to go.
@@ -83,7 +83,7 @@ pub(crate) struct Leader {
     pub(super) kept_out: BTreeSet<(u64, u64)>,
     /// Sessions with requests that must be made again elsewhere, by gateway and serial: what they have sent since
     /// follows.
-    pub(super) sent_back: BTreeMap<(GatewayId, u64), moving::SentBack>,
+    pub(super) redirected: BTreeMap<(GatewayId, u64), migration::Redirected>,
     /// Scripts of gateways that have run here, with entries that are not applied yet: they must not run again. With
     /// what they have taken.
     pub(super) scripts_under_way: BTreeMap<(GatewayId, u64), Toll>,
@@ -98,7 +98,7 @@ pub(super) struct Lost {
     /// Who waited for a batch that will never be an entry.
     pub(super) waiters: Vec<Waiter>,
     /// Clients that waited for data.
-    pub(super) lines: Lines,
+    pub(super) wait_queues: WaitQueues,
 }
 
 impl Leader {
@@ -120,7 +120,7 @@ impl Leader {
             held_sessions: BTreeSet::new(),
             open_outcomes: BTreeMap::new(),
             endings: endings::Endings::default(),
-            lines: Lines::default(),
+            wait_queues: WaitQueues::default(),
             streams: BTreeMap::new(),
             heard: BTreeMap::new(),
             vacant: BTreeMap::new(),
@@ -128,12 +128,12 @@ impl Leader {
             relief: relief::Relief::default(),
             given: BTreeMap::new(),
             giving: Vec::new(),
-            mover: moving::Mover::default(),
+            mover: migration::Mover::default(),
             halves: None,
             ending: merge::Ending::default(),
             speculation: Speculation::new(databases),
             kept_out: BTreeSet::new(),
-            sent_back: BTreeMap::new(),
+            redirected: BTreeMap::new(),
             scripts_under_way: BTreeMap::new(),
         }
     }
@@ -142,8 +142,8 @@ impl Leader {
     pub(super) fn step_down(&mut self, databases: u16) -> Lost {
         let mut next = Self::new(databases);
         next.locks = self.locks.successor();
-        let Self { held, rounds, reads, waiters, lines, .. } = std::mem::replace(self, next);
+        let Self { held, rounds, reads, waiters, wait_queues, .. } = std::mem::replace(self, next);
         let in_rounds = rounds.into_iter().flat_map(|round| round.reads);
-        Lost { held, reads: in_rounds.chain(reads).collect(), waiters, lines }
+        Lost { held, reads: in_rounds.chain(reads).collect(), waiters, wait_queues }
     }
 }

@@ -69,7 +69,7 @@ struct AwaitedSplit {
 /// Its gateway makes it again, over several groups now, when all that was asked for before has been answered. What the
 /// session sent behind it meanwhile is here already, and must not be carried out before it.
 #[derive(Debug)]
-pub(super) struct SentBack {
+pub(super) struct Redirected {
     /// Is elsewhere.
     slot: Slot,
     when: Instant,
@@ -222,7 +222,7 @@ impl Group {
             _ => return None,
         };
         if is_split {
-            self.note_sent_back(slot, &request.origin);
+            self.note_redirected(slot, &request.origin);
         }
         Some(slot)
     }
@@ -230,7 +230,7 @@ impl Group {
     /// The slot of an earlier request of the session that has gone back, if this one was sent before its gateway could
     /// know: it would be carried out first, although it was asked for later.
     pub(super) fn follows_one_sent_back(&mut self, request: &Request) -> Option<Slot> {
-        if self.leader.sent_back.is_empty() && !request.must_return {
+        if self.leader.redirected.is_empty() && !request.must_return {
             return None;
         }
         let is_clients = matches!(
@@ -242,30 +242,30 @@ impl Group {
             return Some(Slot(0));
         }
         let session = (request.origin.gateway()?, request.origin.session.serial);
-        let sent_back = self.leader.sent_back.get_mut(&session).filter(|_| is_clients)?;
+        let redirected = self.leader.redirected.get_mut(&session).filter(|_| is_clients)?;
         let number = request.origin.claim?.number;
         if request.is_anew {
             // The gateway knows of the first. (That the answer to it has reached it says less: what it sends then may
             // have been asked for before.)
-            sent_back.anew = sent_back.anew.max(Some(number));
+            redirected.anew = redirected.anew.max(Some(number));
             return None;
         }
-        if sent_back.anew.is_some_and(|anew| anew < number) {
+        if redirected.anew.is_some_and(|anew| anew < number) {
             // It was sent when all of them had been answered.
-            self.leader.sent_back.remove(&session);
+            self.leader.redirected.remove(&session);
             return None;
         }
-        Some(sent_back.slot)
+        Some(redirected.slot)
     }
 
-    pub(super) fn note_sent_back(&mut self, slot: Slot, origin: &Origin) {
+    pub(super) fn note_redirected(&mut self, slot: Slot, origin: &Origin) {
         let Some(gateway) = origin.gateway() else { return };
-        if self.leader.sent_back.len() >= limits::SENT_BACK_MAX {
+        if self.leader.redirected.len() >= limits::REDIRECTED_MAX {
             let now = self.last_tick;
-            self.leader.sent_back.retain(|_, sent_back| now.since(sent_back.when) < limits::SENT_BACK_AGE_MAX);
+            self.leader.redirected.retain(|_, redirected| now.since(redirected.when) < limits::REDIRECTED_AGE_MAX);
         }
-        let sent_back = SentBack { slot, when: self.last_tick, anew: None };
-        self.leader.sent_back.insert((gateway, origin.session.serial), sent_back);
+        let redirected = Redirected { slot, when: self.last_tick, anew: None };
+        self.leader.redirected.insert((gateway, origin.session.serial), redirected);
     }
 
     /// True if some key of a change is of a slot that this group holds.
@@ -339,7 +339,7 @@ impl Group {
             if moved.group == self.id {
                 self.leader.mover.taken.insert(moved.slot.0, self.last_tick);
             } else {
-                self.leader.lines.leave_slot(moved.slot, &mut self.state.upkeep());
+                self.leader.wait_queues.leave_slot(moved.slot, &mut self.state.upkeep());
             }
             self.news.slots.push(moved);
             self.leader.mover.idle_under = None;

@@ -82,7 +82,7 @@ impl Group {
             if let ReadWhat::Query(words) = &read.what
                 && self.holds_some_of(words)
             {
-                self.note_sent_back(slot, &read.origin);
+                self.note_redirected(slot, &read.origin);
             }
             return self.tell_reader_moved(slot, &read.origin, read.protocol, output);
         }

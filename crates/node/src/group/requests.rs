@@ -100,7 +100,7 @@ impl Group {
             && self.leader.reservations.is_empty()
             && self.leader.held_sessions.is_empty()
             && self.leader.kept_out.is_empty()
-            && self.leader.sent_back.is_empty()
+            && self.leader.redirected.is_empty()
             && !self.is_closed()
             && self.defect.is_none()
     }
@@ -157,7 +157,7 @@ impl Group {
             Lookup::Answered(answer) => {
                 let answer = answer.to_vec();
                 if let Some(moved) = message::answer::take_moved(&answer) {
-                    self.note_sent_back(moved.slot, origin);
+                    self.note_redirected(moved.slot, origin);
                 }
                 output.answer(origin, Committed::of_applied(), answer);
                 false

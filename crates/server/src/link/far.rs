@@ -214,7 +214,7 @@ impl Far {
                     self.received_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
                 }
                 Message::Ids(ids) => self.rename(ids)?,
-                Message::Pulse { end, is_source_there } => {
+                Message::Heartbeat { end, is_source_there } => {
                     self.near_end.store(end, Ordering::Relaxed);
                     self.is_source_there.store(is_source_there, Ordering::Relaxed);
                 }

@@ -59,7 +59,7 @@ pub enum Message {
     /// Near: the stream has other names now.
     Ids(Ids),
     /// Near, each second: how far the source is, and whether it is there.
-    Pulse { end: u64, is_source_there: bool },
+    Heartbeat { end: u64, is_source_there: bool },
     /// Far: what it needs.
     Want(Want),
     /// Far: how far it is.
@@ -108,7 +108,7 @@ impl Message {
             Self::CopyEnd(_) => 3,
             Self::Stream(..) => 4,
             Self::Ids(_) => 5,
-            Self::Pulse { .. } => 6,
+            Self::Heartbeat { .. } => 6,
             Self::Want(_) => 16,
             Self::Progress(_) => 17,
         }
@@ -132,7 +132,7 @@ impl Message {
             }
             Self::CopyEnd(total) => number(&mut out, *total),
             Self::Ids(ids) => encode_ids(&mut out, ids),
-            Self::Pulse { end, is_source_there } => {
+            Self::Heartbeat { end, is_source_there } => {
                 number(&mut out, *end);
                 out.push(u8::from(*is_source_there));
             }
@@ -171,7 +171,7 @@ impl Message {
             3 => Self::CopyEnd(input.number()?),
             4 => Self::Stream(input.number()?, input.rest().to_vec()),
             5 => Self::Ids(input.ids()?),
-            6 => Self::Pulse { end: input.number()?, is_source_there: input.flag()? },
+            6 => Self::Heartbeat { end: input.number()?, is_source_there: input.flag()? },
             16 => Self::Want(match input.take(1)?[0] {
                 0 => {
                     let offset = input.number()?;
@@ -441,7 +441,7 @@ mod tests {
             Message::CopyEnd(4),
             Message::Stream(u64::MAX, b"*1".to_vec()),
             Message::Ids(ids.clone()),
-            Message::Pulse { end: 1, is_source_there: true },
+            Message::Heartbeat { end: 1, is_source_there: true },
         ];
         for message in &told {
             sender.send(message).and_then(|()| sender.flush()).expect("sent");

@@ -318,7 +318,7 @@ impl Near {
             }
             if pulsed.elapsed() >= PULSE_INTERVAL {
                 pulsed = Instant::now();
-                self.pulse(sender)?;
+                self.heartbeat(sender)?;
             }
             drop(self.changed.wait_timeout(self.lock(), GLANCE));
         }
@@ -361,9 +361,9 @@ impl Near {
         state.epoch += 1;
     }
 
-    fn pulse(&self, sender: &mut Sender) -> Result<()> {
+    fn heartbeat(&self, sender: &mut Sender) -> Result<()> {
         let (end, is_source_there) = (self.store.range().1, self.is_source_there.load(Ordering::Relaxed));
-        sender.send(&Message::Pulse { end, is_source_there }).context("the line is cut")?;
+        sender.send(&Message::Heartbeat { end, is_source_there }).context("the line is cut")?;
         sender.flush().context("the line is cut")
     }
 
@@ -430,7 +430,7 @@ impl Near {
             }
             if pulsed.elapsed() >= PULSE_INTERVAL {
                 pulsed = Instant::now();
-                self.pulse(sender)?;
+                self.heartbeat(sender)?;
             }
         }
     }
@@ -453,7 +453,7 @@ impl Near {
             }
             if pulsed.elapsed() >= PULSE_INTERVAL {
                 pulsed = Instant::now();
-                self.pulse(sender)?;
+                self.heartbeat(sender)?;
             }
             // Little at a time is hard to compress; much is not made to wait.
             let rest = self.batch.saturating_sub(sent.elapsed());

@@ -1,7 +1,7 @@
 //! Taking items from lists, and waiting for them.
 //!
 //! Here is only what happens when there is something, or when waiting is out of the question, as inside MULTI: a client
-//! that has to wait is told null, and the code that runs the command sees to the waiting. See [`crate::patience`].
+//! that has to wait is told null, and the code that runs the command sees to the waiting. See [`crate::blocking_timeout`].
 
 use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};
@@ -117,7 +117,7 @@ fn brpop(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
 }
 
 fn pop(edit: &mut Edit<'_>, args: Args<'_>, end: End, writer: &mut Writer) -> Result<(), Refusal> {
-    crate::patience(if end == End::Left { &BLPOP } else { &BRPOP }, args)?;
+    crate::blocking_timeout(if end == End::Left { &BLPOP } else { &BRPOP }, args)?;
     for key in args.iter().skip(1).take(args.len() - 2) {
         if edit.view().list(key)?.is_some() {
             writer.array(2);
@@ -131,7 +131,7 @@ fn pop(edit: &mut Edit<'_>, args: Args<'_>, end: End, writer: &mut Writer) -> Re
 }
 
 fn blmpop(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    crate::patience(&BLMPOP, args)?;
+    crate::blocking_timeout(&BLMPOP, args)?;
     let (key_count, end, count) = pop_arguments(args, 2)?;
     if !pop_from_first(edit, args.iter().skip(3).take(key_count), end, count, writer)? {
         writer.null_array();
@@ -141,7 +141,7 @@ fn blmpop(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
 
 fn blmove(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let (from, to) = (super::end(args.at(3))?, super::end(args.at(4))?);
-    crate::patience(&BLMOVE, args)?;
+    crate::blocking_timeout(&BLMOVE, args)?;
     if !move_item(edit, args.at(1), args.at(2), from, to, writer)? {
         writer.null();
     }
@@ -150,7 +150,7 @@ fn blmove(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
 
 fn blmovem(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
     let (from, to) = (super::end(args.at(3))?, super::end(args.at(4))?);
-    crate::patience(&BLMOVEM, args)?;
+    crate::blocking_timeout(&BLMOVEM, args)?;
     let batch = Batch::parse(args, 6)?;
     if !move_items(edit, args.at(1), args.at(2), (from, to), &batch, writer)? {
         writer.null_array();
@@ -159,7 +159,7 @@ fn blmovem(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(
 }
 
 fn brpoplpush(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    crate::patience(&BRPOPLPUSH, args)?;
+    crate::blocking_timeout(&BRPOPLPUSH, args)?;
     if !move_item(edit, args.at(1), args.at(2), End::Right, End::Left, writer)? {
         writer.null();
     }

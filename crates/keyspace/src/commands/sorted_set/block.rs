@@ -69,7 +69,7 @@ fn bzpopmax(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<
 }
 
 fn pop(edit: &mut Edit<'_>, args: Args<'_>, extreme: Extreme, writer: &mut Writer) -> Result<(), Refusal> {
-    crate::patience(if extreme == Extreme::Lowest { &BZPOPMIN } else { &BZPOPMAX }, args)?;
+    crate::blocking_timeout(if extreme == Extreme::Lowest { &BZPOPMIN } else { &BZPOPMAX }, args)?;
     for key in args.iter().skip(1).take(args.len() - 2) {
         if edit.view().sorted_set(key)?.is_some() {
             writer.array(3);
@@ -83,7 +83,7 @@ fn pop(edit: &mut Edit<'_>, args: Args<'_>, extreme: Extreme, writer: &mut Write
 }
 
 fn bzmpop(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(), Refusal> {
-    crate::patience(&BZMPOP, args)?;
+    crate::blocking_timeout(&BZMPOP, args)?;
     let (key_count, extreme, count) = pop_arguments(args, 2)?;
     if !pop_from_first(edit, args.iter().skip(3).take(key_count), extreme, count, writer)? {
         writer.null_array();
