@@ -22,7 +22,6 @@ use crate::caches::Parked;
 use crate::commands::Known;
 use crate::core_messages::{Claim, CoreMessage, Origin, Request, RequestBody};
 use crate::defect::Defect;
-use crate::evaluate::Runner;
 use crate::event::{
     Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, JournalFigures, Level, NodeId, Now,
     ProcessFacts, Room, SessionId,
@@ -46,16 +45,17 @@ use crate::replica_reads::{AppliedPosition, Reading};
 use crate::roster::{Member, Roster};
 use crate::router;
 use crate::scripts::Cache;
+use crate::scripts::route::Runner;
 use crate::session::{Session, Sessions};
 use crate::settings::Settings;
 use crate::slots::SlotMap;
 use crate::splitting::Splitting;
 use crate::stagger::{self, Stage};
-use crate::statistics::{Rates, SlowEntry, Slowlog, Statistics};
-use crate::tally::Asked;
+use crate::stats::calls::Asked;
+use crate::stats::counters::{Rates, SlowEntry, Slowlog, Statistics};
+use crate::stats::timing::Timings;
 use crate::thorough::Thorough;
 use crate::timeline::{self, Timeline};
-use crate::timing::Timings;
 use crate::tracking::Tracker;
 use crate::transaction::{Coordinator, GatewayId, Post, Progress};
 use crate::undelivered::Orphans;

@@ -28,9 +28,9 @@ use crate::scripts::Invocation;
 use crate::slots::Moved;
 use crate::splitting::NewGroup;
 use crate::stagger::Stage;
-use crate::statistics::SlowEntry;
+use crate::stats::cost::Cost;
+use crate::stats::counters::SlowEntry;
 use crate::timeline;
-use crate::toll::Toll;
 use crate::tracking::{Author, Change, News, Presence};
 use crate::transaction::{GatewayId, TransactionId};
 
@@ -163,7 +163,7 @@ pub enum CoreMessage {
         /// How far the group was.
         place: AppliedPosition,
         /// What it has taken.
-        toll: Toll,
+        cost: Cost,
         /// By what right it is given.
         proof: Proof,
         /// As its body says.

@@ -17,7 +17,6 @@ use crate::core_messages::{CoreMessage, Origin, PlainKind, PlainRequest, Request
 use crate::entry::put_words;
 use crate::event::{Action, GroupId, Room, SessionId};
 use crate::group::{Group, LOADING};
-use crate::hot::Load;
 use crate::limits;
 use crate::observe::other_databases;
 use crate::quorum::Answerable;
@@ -26,7 +25,8 @@ use crate::relay::Purpose;
 use crate::request_ids::{Named, is_naming};
 use crate::router;
 use crate::session::{Hold, NotedRead, OwnTicket, write_at_once};
-use crate::tally::Asked;
+use crate::stats::calls::Asked;
+use crate::stats::hot::Load;
 use crate::transaction::{Progress, Work};
 use check::{is_http, passes_multi};
 

@@ -19,8 +19,8 @@ mod catch_up;
 mod doubt;
 mod endings;
 mod gateways;
+mod in_place;
 mod leader;
-mod live;
 mod members;
 mod merge;
 mod migration;
@@ -67,9 +67,9 @@ use crate::observe;
 use crate::output::Output;
 use crate::pubsub;
 use crate::roster::{Member, Roster};
+use crate::scripts::overlay::Speculation;
 use crate::settings::AppendFsync;
 use crate::slots::{Moved, SlotMap};
-use crate::speculation::Speculation;
 use crate::timeline::Kind;
 use crate::transaction::{GatewayId, PrepareAnswer, TransactionId};
 use crate::wire::{self, put_locked};
@@ -77,8 +77,8 @@ use crate::write_set::WriteSet;
 
 use apply::is_mark_of_leader;
 use batches::fail;
+pub(crate) use in_place::{Declined, Run};
 use leader::{Leader, Lost};
-pub(crate) use live::{Declined, Run};
 pub(crate) use migration::LEVEL_OF_SPLITS;
 use parts::{
     BatchNumbers, Counts, Due, Evictions, Leadership, LogMarks, Loss, Members, News, ScriptRoom, Transfers, Wanted,

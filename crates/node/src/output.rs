@@ -18,9 +18,9 @@ use crate::limits;
 use crate::pubsub;
 use crate::relay::Step;
 use crate::session::Sessions;
+use crate::stats::cost::{Cost, Measure};
+use crate::stats::timing::{Timings, Watch};
 use crate::timeline;
-use crate::timing::{Timings, Watch};
-use crate::toll::{Measure, Toll};
 use crate::transaction::TransactionId;
 use crate::wire;
 
@@ -174,13 +174,13 @@ impl Output<'_> {
             self.reply_observed(origin, protocol, observed, |writer| is_done = write(writer));
             self.stop_watch(watch.filter(|_| is_done), origin, args);
         } else {
-            let mut toll = Toll::default();
+            let mut cost = Cost::default();
             let mut writer = Writer::new(protocol);
-            let mut measure = Measure::for_gateway(&mut self.context.timings, &mut toll, origin.is_timed);
+            let mut measure = Measure::for_gateway(&mut self.context.timings, &mut cost, origin.is_timed);
             let watch = measure.start(command, args);
             let is_done = write(&mut writer);
             measure.stop(watch.filter(|_| is_done), args);
-            self.answer_with(origin, observed.into(), toll, writer.into_bytes());
+            self.answer_with(origin, observed.into(), cost, writer.into_bytes());
         }
     }
 
@@ -236,23 +236,23 @@ impl Output<'_> {
 
     /// Answers a numbered request.
     pub(crate) fn answer(&mut self, origin: &Origin, proof: impl Into<Proof>, bytes: Vec<u8>) {
-        self.answer_with(origin, proof.into(), Toll::default(), bytes);
+        self.answer_with(origin, proof.into(), Cost::default(), bytes);
     }
 
     /// The same, and tells what it has taken.
-    pub(crate) fn answer_with(&mut self, origin: &Origin, proof: Proof, toll: Toll, bytes: Vec<u8>) {
+    pub(crate) fn answer_with(&mut self, origin: &Origin, proof: Proof, cost: Cost, bytes: Vec<u8>) {
         let Some(claim) = origin.claim else { return };
         let place = self.context.place_of(claim.group);
-        self.tell_gateway(origin, CoreMessage::Answered { claim, place, toll, proof, bytes });
+        self.tell_gateway(origin, CoreMessage::Answered { claim, place, cost, proof, bytes });
     }
 
     /// Answers a numbered request that changed data. The answer to a step of a transaction waits for those who cache:
     /// [`Output::settle`] must follow. Gateways see to it that clients' replies do.
-    pub(crate) fn answer_committed(&mut self, origin: &Origin, proof: Committed, toll: Toll, bytes: Vec<u8>) {
+    pub(crate) fn answer_committed(&mut self, origin: &Origin, proof: Committed, cost: Cost, bytes: Vec<u8>) {
         if self.context.tracker.is_wanted() && origin.session.serial == 0 {
             self.context.invalidation_barrier.put(Withheld::Answer { origin: *origin, proof, bytes });
         } else {
-            self.answer_with(origin, proof.into(), toll, bytes);
+            self.answer_with(origin, proof.into(), cost, bytes);
         }
     }
 

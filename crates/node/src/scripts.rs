@@ -5,6 +5,10 @@
 //! named or takes long, is a transaction: it runs on copies of its keys, which are locked meanwhile (`computation`),
 //! and a part of it at each turn. Nothing of a script that does not end is ever seen.
 
+pub(crate) mod on_copies;
+pub(crate) mod overlay;
+pub(crate) mod route;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -22,8 +26,8 @@ use crate::event::{Action, Level};
 use crate::levels::{body_at, check_form};
 use crate::limits;
 use crate::pubsub::Message;
-use crate::statistics::shorten;
-use crate::tally::ScriptCalls;
+use crate::stats::calls::ScriptCalls;
+use crate::stats::counters::shorten;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -146,7 +150,7 @@ pub struct Asides {
     /// What its user may not do, with the user's name.
     pub(crate) denials: Vec<(Denial, Vec<u8>)>,
     /// What it has called, and what came of that.
-    pub(crate) tally: ScriptCalls,
+    pub(crate) script_calls: ScriptCalls,
     /// Commands of a transaction and how long they took.
     pub(crate) times: Vec<(Vec<u8>, Duration)>,
     /// What it has called, if somebody watches: database and words, laid out by `entry::put_words`.
@@ -205,13 +209,13 @@ pub(crate) fn permit(
         // Whatever CLUSTER could do for Redis that it cannot do here is nothing for scripts.
         let is_cluster = args.at(0).eq_ignore_ascii_case(b"cluster");
         let text = if is_cluster { NOT_ALLOWED } else { UNKNOWN_COMMAND };
-        asides.tally.note_error(text.as_bytes());
+        asides.script_calls.note_error(text.as_bytes());
         return Err(Refusal::new(text));
     };
     match permit_known(known, args, invocation, circumstances, databases, asides) {
         Ok(permitted) => Ok((known, permitted)),
         Err(refusal) => {
-            asides.tally.note_rejected(known, args, refusal.text());
+            asides.script_calls.note_rejected(known, args, refusal.text());
             Err(refusal)
         }
     }

@@ -24,7 +24,6 @@ use stdx::{Instant, Level};
 
 pub use message::{GatewayId, TransactionId};
 
-use crate::computation::{Computation, Computed, Outcome, Wants};
 use crate::core_messages::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::defect::Defect;
 use crate::entry::{self, Answered, Durability, Effect, Watch};
@@ -33,6 +32,7 @@ use crate::group::{NO_REPLICAS, Observed, Proof, READ_ONLY};
 use crate::limits::{self, Slicing};
 use crate::locks::FencingToken;
 use crate::request_ids::{self, Named};
+use crate::scripts::on_copies::{Computation, Computed, Outcome, Wants};
 use crate::scripts::{Asides, Circumstances, Invocation};
 use crate::slots::SlotMap;
 

@@ -3,7 +3,7 @@
 //! ```text
 //! RAFT     group:u32le  consensus message
 //! REQUEST  node core boot serial number floor previous  group protocol kind words
-//! ANSWER   boot group number  place  toll  proof  bytes
+//! ANSWER   boot group number  place  cost  proof  bytes
 //! REFUSED  boot group number
 //! ALIVE    boot group number
 //! INQUIRE  transaction  asking group  asked group  [1, if asked whether it has ended]
@@ -58,8 +58,8 @@ use crate::replica_reads::AppliedPosition;
 use crate::request_ids;
 use crate::roster::{Member, is_zone};
 use crate::scripts::{Code, Invocation};
+use crate::stats::cost::Cost;
 use crate::timeline::{self, Happening};
-use crate::toll::Toll;
 use crate::transaction::{GatewayId, TransactionId};
 
 /// With a request's protocol: see `Request::is_anew`.
@@ -129,7 +129,7 @@ pub enum Wire<'a> {
     /// A client's request, sent on by its gateway.
     Request(Request),
     /// The answer to a request of this gateway.
-    Answer(Claim, AppliedPosition, Toll, Proof, &'a [u8]),
+    Answer(Claim, AppliedPosition, Cost, Proof, &'a [u8]),
     /// A node does not serve the group, or misses a request.
     Refused(Claim),
     /// A request has come again and will be answered.
@@ -510,8 +510,8 @@ fn put_lock(out: &mut Vec<u8>, lock: &Lock) {
 /// What a group tells a gateway of its request; `None` if that does not travel.
 pub fn encode_to_gateway(message: &CoreMessage) -> Option<Vec<u8>> {
     let (kind, claim, answer) = match message {
-        CoreMessage::Answered { claim, place, toll, proof, bytes } => {
-            (ANSWER, claim, Some((*place, toll, proof, &bytes[..])))
+        CoreMessage::Answered { claim, place, cost, proof, bytes } => {
+            (ANSWER, claim, Some((*place, cost, proof, &bytes[..])))
         }
         CoreMessage::Refused { claim } => (REFUSED, claim, None),
         CoreMessage::Alive { claim } => (ALIVE, claim, None),
@@ -522,9 +522,9 @@ pub fn encode_to_gateway(message: &CoreMessage) -> Option<Vec<u8>> {
     leb128::put(&mut out, claim.boot);
     leb128::put(&mut out, u64::from(claim.group.0));
     leb128::put(&mut out, claim.number);
-    if let Some((place, toll, proof, bytes)) = answer {
+    if let Some((place, cost, proof, bytes)) = answer {
         put_place(&mut out, place);
-        toll.put(&mut out);
+        cost.put(&mut out);
         out.push(proof.put());
         out.extend_from_slice(bytes);
     }
@@ -753,9 +753,9 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         REQUEST => take_request(rest).map(Wire::Request),
         ANSWER => {
             let (claim, place) = (take_claim(&mut rest)?, take_applied_position(&mut rest)?);
-            let toll = Toll::take(&mut rest)?;
+            let cost = Cost::take(&mut rest)?;
             let (proof, bytes) = rest.split_first()?;
-            Some(Wire::Answer(claim, place, toll, Proof::take(*proof)?, bytes))
+            Some(Wire::Answer(claim, place, cost, Proof::take(*proof)?, bytes))
         }
         REFUSED => Some(Wire::Refused(take_claim(&mut rest)?)),
         ALIVE => Some(Wire::Alive(take_claim(&mut rest)?)),

@@ -8,7 +8,7 @@ use stdx::UnixMillis;
 use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 
 use super::{Answer, ControlCommand, Local, Outcome, Question, all_done, container, local, node, number};
-use crate::hot::{Hot, Plan, Weights};
+use crate::stats::hot::{Hot, Plan, Weights};
 
 /// Most keys that GET answers.
 const KEY_COUNT_MAX: i64 = 64;

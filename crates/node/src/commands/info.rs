@@ -14,9 +14,9 @@ use crate::core::Context;
 use crate::event::{Now, SiteFollower};
 use crate::pubsub::Kind;
 use crate::settings::AppendFsync;
-use crate::statistics::Statistics;
-use crate::tally::CallFigures;
-use crate::timing::TimeFigures;
+use crate::stats::calls::CallFigures;
+use crate::stats::counters::Statistics;
+use crate::stats::timing::TimeFigures;
 
 /// Takes a field of a section and its value.
 pub(super) type Line<'a> = dyn FnMut(&str, &dyn std::fmt::Display) + 'a;

@@ -11,7 +11,7 @@ use resp::{Args, Writer};
 use super::info::{figures_of, total_calls, total_times};
 use super::{Answer, ControlCommand, Local, Outcome, Question, container, local, node};
 use crate::catalog::catalog;
-use crate::timing::{Delays, Samples};
+use crate::stats::timing::{Delays, Samples};
 
 const FLAGS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale];
 const TIPS: &[&str] = &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];

@@ -46,10 +46,10 @@ pub(crate) use info::{fields as info_fields, hottest_per_mille, total_calls, tot
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
 
 use crate::core::{Context, Core};
-pub use crate::evaluate::{Changing, Naming, Running};
 use crate::event::{Action, Now, SessionId};
+pub use crate::scripts::route::{Changing, Naming, Running};
 use crate::session::{OwnTicket, Session};
-use crate::tally::Asked;
+use crate::stats::calls::Asked;
 
 /// What runs a control command.
 #[derive(Debug)]

@@ -13,11 +13,11 @@ use crate::balance;
 use crate::core::Context;
 use crate::event::{Action, FollowerReport, FollowersForm, GroupId, Lane, LinkReport, NodeId, SourceFigures};
 use crate::group_status::{Feed, Follower, GroupStatus};
-use crate::hot::HotKeys;
 use crate::limits;
 use crate::replication_wait;
 use crate::roster::{Member, host_and_port, name_of};
 use crate::stagger::Stage;
+use crate::stats::hot::HotKeys;
 
 pub(super) const ROLE: ControlCommand = ControlCommand {
     since: "2.8.12",

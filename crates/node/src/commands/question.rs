@@ -11,16 +11,16 @@ use stdx::{Duration, UnixMillis};
 use super::acl::Change;
 use crate::acl::{LogEntry, Users};
 use crate::blocking::WaitEnd;
-use crate::evaluate::Running;
 use crate::event::{CoreId, GroupId, NodeId, UsersFile};
 use crate::group_status::GroupStatus;
-use crate::hot::{Hot, HotKeys, Plan};
 use crate::parameters::Pairs;
 use crate::pubsub::{Kind, Message};
-use crate::statistics::{SlowEntry, Statistics};
-use crate::tally::Calls;
+use crate::scripts::route::Running;
+use crate::stats::calls::Calls;
+use crate::stats::counters::{SlowEntry, Statistics};
+use crate::stats::hot::{Hot, HotKeys, Plan};
+use crate::stats::timing::{Delays, TimeFigures};
 use crate::timeline::Happening;
-use crate::timing::{Delays, TimeFigures};
 use crate::tracking::{Presence, Redirect};
 
 /// Asked of every core of the node.

@@ -194,7 +194,7 @@ const SUBCOMMANDS: &[ControlCommand] = &[
         syntax: "sha1",
         flags: &[Flag::Noscript],
         ..local("show", 3, |local, args, writer| {
-            let script = local.core.scripting.cache.named(args.at(2)).ok_or_else(crate::evaluate::no_script)?;
+            let script = local.core.scripting.cache.named(args.at(2)).ok_or_else(crate::scripts::route::no_script)?;
             writer.bulk(&script.text);
             Ok(())
         })

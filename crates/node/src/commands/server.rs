@@ -250,7 +250,7 @@ fn slowlog_question(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refus
 }
 
 /// The entries of all cores, the latest first, as many as are kept.
-fn slow_entries(local: &Local<'_>, answers: Vec<Answer>) -> Vec<crate::statistics::SlowEntry> {
+fn slow_entries(local: &Local<'_>, answers: Vec<Answer>) -> Vec<crate::stats::counters::SlowEntry> {
     let mut entries: Vec<_> = answers
         .into_iter()
         .flat_map(|answer| match answer {

@@ -10,8 +10,8 @@ use crate::event::{Action, Level, SessionId};
 use crate::limits;
 use crate::pubsub::Message;
 use crate::session::{Cut, Hold, Session};
-use crate::statistics::{SlowEntry, Statistics};
-use crate::tally::Asked;
+use crate::stats::calls::Asked;
+use crate::stats::counters::{SlowEntry, Statistics};
 
 impl Core {
     /// CLIENT PAUSE and UNPAUSE.

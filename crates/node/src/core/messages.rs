@@ -116,8 +116,8 @@ impl Core {
         match message {
             CoreMessage::Request(request) => self.take_request(request, actions),
             CoreMessage::Moment => {}
-            CoreMessage::Answered { claim, place, toll, proof, bytes } => {
-                self.take_relayed(claim, place, &toll, (proof, &bytes), actions);
+            CoreMessage::Answered { claim, place, cost, proof, bytes } => {
+                self.take_relayed(claim, place, &cost, (proof, &bytes), actions);
             }
             CoreMessage::ReadAtReplica(read) => self.take_near_read(read),
             CoreMessage::NotNearby(read) => self.read_far(read, actions),
@@ -290,9 +290,9 @@ impl Core {
                 self.take_request(request, actions);
             }
             Some(Wire::Request(_)) => self.context.statistics.malformed_peer_count += 1,
-            Some(Wire::Answer(claim, place, toll, proof, bytes)) => {
+            Some(Wire::Answer(claim, place, cost, proof, bytes)) => {
                 if self.is_from_asked(from, claim) {
-                    self.take_relayed(claim, place, &toll, (proof, bytes), actions);
+                    self.take_relayed(claim, place, &cost, (proof, bytes), actions);
                 }
             }
             Some(Wire::Sound { group, number }) => {

@@ -11,7 +11,7 @@ use crate::event::{Action, CoreId, GroupId, Lane, NodeId, SessionId};
 use crate::group::{LOADING, OUTCOME_UNKNOWN, Proof, Standing};
 use crate::relay::{Expired, Purpose, Route, Step};
 use crate::replica_reads::{AppliedPosition, ReplicaRead};
-use crate::toll::Toll;
+use crate::stats::cost::Cost;
 use crate::transaction::{PrepareAnswer, Progress, TransactionId, Work};
 use crate::{limits, router, validate, wire};
 
@@ -111,7 +111,7 @@ impl Core {
         &mut self,
         claim: Claim,
         place: AppliedPosition,
-        toll: &Toll,
+        cost: &Cost,
         (proof, bytes): (Proof, &[u8]),
         actions: &mut Vec<Action>,
     ) {
@@ -135,7 +135,7 @@ impl Core {
             self.context.statistics.malformed_peer_count += 1;
             return self.give_up_request(claim.group, purpose, OUTCOME_UNKNOWN.to_owned(), request, actions);
         }
-        self.count_toll(&request, &purpose, toll);
+        self.count_cost(&request, &purpose, cost);
         if is_to_be_told {
             self.park(claim, purpose, proof, bytes);
         } else {

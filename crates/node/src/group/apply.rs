@@ -16,8 +16,8 @@ use crate::core_messages::{Claim, CoreMessage, Origin};
 use crate::entry::{self, Claimed};
 use crate::event::{Action, CoreId, Level, Now};
 use crate::output::Output;
+use crate::stats::cost::Cost;
 use crate::timeline::Kind;
-use crate::toll::Toll;
 use crate::tracking::Author;
 use crate::transaction::{GatewayId, TransactionId};
 use crate::{limits, observe};
@@ -162,11 +162,11 @@ impl Group {
             let waiter = self.next_item_waiter(&mut waiters, now, output);
             let imports = &mut self.slices.unpacked;
             let mut witness =
-                Witness { waiter, output, imports, toll: Toll::default(), is_first: true, existed: false };
+                Witness { waiter, output, imports, cost: Cost::default(), is_first: true, existed: false };
             let applied = self.state.apply_next(&mut cursor, &mut witness);
-            let Witness { waiter, toll, existed, .. } = witness;
+            let Witness { waiter, cost, existed, .. } = witness;
             unlocks |= self.is_serving && matches!(applied.what, What::Resolved { .. } | What::Split { .. });
-            self.follow_up(applied, waiter, (toll, existed), output);
+            self.follow_up(applied, waiter, (cost, existed), output);
             output.settle();
         }
         let end = self.next_item_waiter(&mut waiters, now, output);
@@ -208,14 +208,14 @@ impl Group {
         &mut self,
         Applied { claimed, answer, what }: Applied,
         waiter: Option<Waiter>,
-        (toll, existed): (Toll, bool),
+        (cost, existed): (Cost, bool),
         output: &mut Output<'_>,
     ) {
         let Some(Claimed { gateway, number, .. }) = claimed else {
             return self.follow_up_unnumbered(what, waiter, existed, output);
         };
         let mut all = self.leader.scripts_under_way.remove(&(gateway, number)).unwrap_or_default();
-        all.times.extend(toll.times);
+        all.times.extend(cost.times);
         let (origin, published) = match waiter {
             Some(Waiter::Write(origin) | Waiter::Step(origin)) => (Some(origin), Box::default()),
             Some(Waiter::Script(origin, finished)) => (Some(origin), finished.published),

@@ -18,8 +18,8 @@ use crate::blocking::WaitQueues;
 use crate::entry::Builder;
 use crate::group_status::Halves;
 use crate::locks::Locks;
-use crate::speculation::Speculation;
-use crate::toll::Toll;
+use crate::scripts::overlay::Speculation;
+use crate::stats::cost::Cost;
 use crate::transaction::{GatewayId, TransactionId};
 use crate::write_set::WriteSet;
 
@@ -86,7 +86,7 @@ pub(crate) struct Leader {
     pub(super) redirected: BTreeMap<(GatewayId, u64), migration::Redirected>,
     /// Scripts of gateways that have run here, with entries that are not applied yet: they must not run again. With
     /// what they have taken.
-    pub(super) scripts_under_way: BTreeMap<(GatewayId, u64), Toll>,
+    pub(super) scripts_under_way: BTreeMap<(GatewayId, u64), Cost>,
 }
 
 /// What was left unanswered when leadership was lost.

@@ -14,8 +14,8 @@ use crate::core_messages::{Lock, Origin};
 use crate::event::Now;
 use crate::locks::FencingToken;
 use crate::output::Output;
-use crate::timing::Timings;
-use crate::toll::{Measure, Toll};
+use crate::stats::cost::{Cost, Measure};
+use crate::stats::timing::Timings;
 use crate::{entry, limits, wire};
 
 impl Group {
@@ -94,8 +94,8 @@ impl Group {
                 let (database, args) = entry::Reader::new(words).words(&mut spans);
                 let command = keyspace::resolve(args).expect("a read was checked by its gateway");
                 let mut writer = Writer::new(read.protocol);
-                let mut toll = Toll::default();
-                let mut measure = Measure::for_gateway(&mut output.context.timings, &mut toll, read.origin.is_timed);
+                let mut cost = Cost::default();
+                let mut measure = Measure::for_gateway(&mut output.context.timings, &mut cost, read.origin.is_timed);
                 let watch = measure.start(command, args);
                 self.state.keyspace().query(database, command, args, moment, &mut writer);
                 measure.stop(watch, args);
@@ -105,7 +105,7 @@ impl Group {
                     reply: writer.bytes(),
                 });
                 self.spans = spans;
-                return output.answer_with(&read.origin, Observed::of_state().into(), toll, answer);
+                return output.answer_with(&read.origin, Observed::of_state().into(), cost, answer);
             }
             ReadWhat::Versions(keys, reserve_for) => {
                 if let Some(bound) = reserve_for {

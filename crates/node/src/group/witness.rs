@@ -9,8 +9,8 @@ use state::{CommandRun, Effects, ExecRun, Imports, Meter};
 use super::{Committed, Waiter};
 use crate::commands::Known;
 use crate::output::Output;
-use crate::timing::Watch;
-use crate::toll::{Measure, Toll};
+use crate::stats::cost::{Cost, Measure};
+use crate::stats::timing::Watch;
 use crate::transaction::TransactionId;
 
 /// What a group makes of one item.
@@ -21,7 +21,7 @@ pub(super) struct Witness<'w, 'o> {
     /// Values that have been read in ahead of their entries.
     pub(super) imports: &'w mut BTreeMap<TransactionId, Imports>,
     /// What the commands of a numbered request take.
-    pub(super) toll: Toll,
+    pub(super) cost: Cost,
     /// Nothing of a numbered request has been measured yet.
     pub(super) is_first: bool,
     /// The key that is being evicted was there.
@@ -43,7 +43,7 @@ impl Meter for Witness<'_, '_> {
     }
 
     fn stop(&mut self, watch: Option<Watch>, args: Args<'_>) {
-        Measure::Gateway(&mut self.output.context.timings, &mut self.toll, false).stop(watch, args);
+        Measure::Gateway(&mut self.output.context.timings, &mut self.cost, false).stop(watch, args);
     }
 }
 

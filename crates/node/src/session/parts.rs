@@ -8,10 +8,10 @@ use stdx::Instant;
 use super::{ClientLibrary, Early, Replies};
 use crate::entry::Durability;
 use crate::event::GroupId;
-use crate::hot::Load;
 use crate::pubsub::Subscriptions;
 use crate::replica_reads::Reading;
-use crate::tally::Asked;
+use crate::stats::calls::Asked;
+use crate::stats::hot::Load;
 use crate::tracking::Tracking;
 
 /// What the client has said of itself, and how it wants to be served.

@@ -156,7 +156,7 @@ pub(super) fn run(
 }
 
 const HEAD: &str = "nodes groups clients  work      op/s   of linear |  p50 µs  p99 µs | at load: p50   p99 | µs/op | \
-                    core max  med   log   net % | messages  link writes  letters  turns /op";
+                    core max  med   log   net % | messages  link writes  envelopes  turns /op";
 
 fn percent(thousandths: u64) -> f64 {
     thousandths as f64 / 10.0
@@ -170,7 +170,7 @@ fn row(shape: &Shape, found: &Found, efficiency: Option<f64>, surroundings: &Sur
     let full = &found.full;
     let (most, median) = full.busy_thousandths();
     format!(
-        "{:>5} {:>6} {:>7}  {:<5} {:>9}   {:>9} | {:>7} {:>7} | {:>12} {:>5} | {:>5.1} | {:>8} {:>4} {:>5} {:>5}   | {:>8.2}  {:>11.2}  {:>7.2}  {:>5.2}",
+        "{:>5} {:>6} {:>7}  {:<5} {:>9}   {:>9} | {:>7} {:>7} | {:>12} {:>5} | {:>5.1} | {:>8} {:>4} {:>5} {:>5}   | {:>8.2}  {:>11.2}  {:>9.2}  {:>5.2}",
         shape.nodes,
         shape.groups,
         found.clients,

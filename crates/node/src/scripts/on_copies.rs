@@ -188,7 +188,7 @@ impl Computation {
             let invocation = match invocation {
                 Ok(invocation) => invocation,
                 Err(refusal) => {
-                    asides.tally.note_error(refusal.text().as_bytes());
+                    asides.script_calls.note_error(refusal.text().as_bytes());
                     writer.error(refusal.text());
                     continue;
                 }
@@ -224,7 +224,7 @@ impl Computation {
                 let mut writer = Writer::new(self.work.protocol);
                 let command = if invocation.code.is_function() { "FUNCTION" } else { "SCRIPT" };
                 writer.error(&format!("ERR Script killed by user with {command} KILL."));
-                asides.tally.end(writer.bytes());
+                asides.script_calls.end(writer.bytes());
                 asides.published.clear();
                 return Computed::Done(Box::new(Outcome { reply: writer.into_bytes(), asides, ..Outcome::default() }));
             }
@@ -239,13 +239,13 @@ impl Computation {
                         let mut writer = Writer::new(self.work.protocol);
                         let name = invocation.code.name();
                         writer.error(&format!("ERR Error running script {name}, not enough memory"));
-                        asides.tally.end(writer.bytes());
+                        asides.script_calls.end(writer.bytes());
                         asides.published.clear();
                         Computed::Done(Box::new(Outcome { reply: writer.into_bytes(), asides, ..Outcome::default() }))
                     }
                 };
             }
-            asides.tally.end(&writer.bytes()[reply_start..]);
+            asides.script_calls.end(&writer.bytes()[reply_start..]);
             asides.note_time(words, (self.stopwatch)().since(started));
         }
         let effects = self.effects(scratch, before, &database_effects, pause);
@@ -537,17 +537,17 @@ impl Host for ScratchHost<'_> {
         let start = reply.len();
         let (moment, elapsed_us) = (self.computation.moment, elapsed_us(self.ticks, self.calls));
         if permitted.answer(args, &mut self.database, moment, elapsed_us, self.asides, reply) {
-            self.asides.tally.note(known, args, &reply.bytes()[start..]);
+            self.asides.script_calls.note(known, args, &reply.bytes()[start..]);
             return Flow::On;
         }
         let Permitted::Data(command) = permitted else { unreachable!("answered above") };
         match check_call(command, args, &self.computation.work.circumstances, self.has_written) {
             Ok(()) => {
                 self.run(command, args, reply);
-                self.asides.tally.note(known, args, &reply.bytes()[start..]);
+                self.asides.script_calls.note(known, args, &reply.bytes()[start..]);
             }
             Err(refusal) => {
-                self.asides.tally.note_rejected(known, args, refusal.text());
+                self.asides.script_calls.note_rejected(known, args, refusal.text());
                 reply.error(refusal.text());
             }
         }

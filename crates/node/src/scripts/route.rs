@@ -12,7 +12,6 @@ use stdx::Instant;
 
 use crate::acl::{LogEntry, User, Where};
 use crate::commands::{self, Body, ControlCommand, Known};
-use crate::computation::{Computation, Computed, Means};
 use crate::core::Core;
 use crate::core_messages::{CoreMessage, DeclinedScript, Origin, Request, RequestBody, ScriptRequest};
 use crate::dispatch::{Groups, Next};
@@ -26,6 +25,7 @@ use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::request_ids::Named;
 use crate::router;
+use crate::scripts::on_copies::{Computation, Computed, Means};
 use crate::scripts::{Asides, Circumstances, Code, Invocation};
 use crate::session::{Hold, Session};
 use crate::transaction::{Progress, TransactionId, Work};
@@ -928,9 +928,9 @@ impl Core {
 impl Output<'_> {
     /// Does what a script has done beside its keys, when its changes are safe.
     pub(crate) fn tell_asides(&mut self, origin: &Origin, asides: Asides, now: Now) {
-        let Asides { actions, published, denials, calls, tally, times } = asides;
+        let Asides { actions, published, denials, calls, script_calls, times } = asides;
         let timings = &mut self.context.timings;
-        self.sessions.calls.add_script(tally, |known, container| timings.place_within(known, || container));
+        self.sessions.calls.add_script(script_calls, |known, container| timings.place_within(known, || container));
         let mut spans = Vec::new();
         for (words, took) in &times {
             let (_, args) = Reader::new(words).words(&mut spans);

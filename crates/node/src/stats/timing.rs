@@ -8,7 +8,7 @@
 //! the next.
 //!
 //! In a cluster the gateway of a request decides whether it is measured, and notes the time, which comes with the
-//! answer: see `toll`. A delay is noted where it was.
+//! answer: see `cost`. A delay is noted where it was.
 //!
 //! Nothing that is logged or replicated depends on what is measured here.
 
@@ -20,10 +20,10 @@ use stdx::{Duration, Instant, UnixMillis};
 
 use crate::catalog::{catalog, container_of, full_name};
 use crate::commands::Known;
-use crate::hot::{Hot, HotKeys, Load, Plan, Recent};
 use crate::limits::{HEAVY_WORK_COUNT_MAX, HEAVY_WORK_MIN};
 use crate::settings::Settings;
-use crate::statistics::{SlowEntry, shorten};
+use crate::stats::counters::{SlowEntry, shorten};
+use crate::stats::hot::{Hot, HotKeys, Load, Plan, Recent};
 
 /// Of calls that cannot be slow one in so many is measured.
 const SAMPLE: u32 = 16;

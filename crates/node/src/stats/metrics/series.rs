@@ -9,7 +9,7 @@ use stdx::{Duration, Instant};
 use super::{Facts, Gathered};
 use crate::catalog::catalog;
 use crate::commands::{Figures, hottest_per_mille};
-use crate::timing::Histogram;
+use crate::stats::timing::Histogram;
 
 /// What a figure is counted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

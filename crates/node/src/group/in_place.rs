@@ -5,11 +5,11 @@ use script::{Ending, Engine, Flow, Host};
 use keyspace::Body;
 
 use super::*;
-use crate::computation::note_reads;
 use crate::pubsub::Message;
+use crate::scripts::on_copies::note_reads;
+use crate::scripts::overlay::Trace;
 use crate::scripts::{Asides, Circumstances, Invocation, Permitted, check_call, elapsed_us, permit};
-use crate::speculation::Trace;
-use crate::toll::Toll;
+use crate::stats::cost::Cost;
 use crate::wire::put_declined;
 
 /// A script to be run on a group's keys.
@@ -147,22 +147,22 @@ impl Group {
                 return Err(declined);
             }
             let answer = put_declined(&declined);
-            self.log_outcome(&run.origin, run.floor, (Toll::default(), &answer), (&[], 0), Box::default());
+            self.log_outcome(&run.origin, run.floor, (Cost::default(), &answer), (&[], 0), Box::default());
             return Ok(());
         }
-        asides.tally.end(writer.bytes());
-        let mut toll = Toll::default();
+        asides.script_calls.end(writer.bytes());
+        let mut cost = Cost::default();
         if run.origin.claim.is_some() {
-            toll.times.extend(watch.map(|watch| output.context.timings.stop_for_gateway(watch)));
+            cost.times.extend(watch.map(|watch| output.context.timings.stop_for_gateway(watch)));
         } else {
             output.stop_watch(watch, &run.origin, run.args);
         }
         if run.origin.node != self.node {
-            std::mem::take(&mut asides.tally).put(&mut toll.calls);
+            std::mem::take(&mut asides.script_calls).put(&mut cost.calls);
         }
         let published = std::mem::take(&mut asides.published).into();
         output.tell_asides(&run.origin, asides, now);
-        self.end_script(&run, (writer, reads, published), trace, (&commands, command_count), toll, output);
+        self.end_script(&run, (writer, reads, published), trace, (&commands, command_count), cost, output);
         self.script.words = commands;
         Ok(())
     }
@@ -173,13 +173,13 @@ impl Group {
         (writer, reads, published): (Writer, Vec<Vec<u8>>, Box<[Message]>),
         trace: Trace,
         (commands, command_count): (&[u8], usize),
-        toll: Toll,
+        cost: Cost,
         output: &mut Output<'_>,
     ) {
         let saw_pending = trace.saw_pending;
         self.leader.speculation.keep(trace, self.batch.number);
         if origin.claim.is_some() {
-            self.log_outcome(&origin, floor, (toll, writer.bytes()), (commands, command_count), published);
+            self.log_outcome(&origin, floor, (cost, writer.bytes()), (commands, command_count), published);
             self.script.reply = writer.into_bytes();
             return;
         }
@@ -217,7 +217,7 @@ impl Group {
         &mut self,
         origin: &Origin,
         floor: u64,
-        (toll, answer): (Toll, &[u8]),
+        (cost, answer): (Cost, &[u8]),
         (commands, command_count): (&[u8], usize),
         published: Box<[Message]>,
     ) {
@@ -226,7 +226,7 @@ impl Group {
         let finished = Finished { reply: Vec::new(), reads: Box::default(), published };
         self.leader.waiters.push(Waiter::Script(*origin, Box::new(finished)));
         if let (Some(gateway), Some(claim)) = (origin.gateway(), origin.claim) {
-            self.leader.scripts_under_way.insert((gateway, claim.number), toll);
+            self.leader.scripts_under_way.insert((gateway, claim.number), cost);
         }
     }
 
@@ -409,17 +409,17 @@ impl Host for LiveHost<'_> {
         self.calls += 1;
         let elapsed_us = elapsed_us(self.ticks, self.calls);
         if permitted.answer(args, &mut self.database, self.moment, elapsed_us, &mut self.asides, reply) {
-            self.asides.tally.note(known, args, &reply.bytes()[start..]);
+            self.asides.script_calls.note(known, args, &reply.bytes()[start..]);
             return Flow::On;
         }
         let Permitted::Data(command) = permitted else { unreachable!("answered above") };
         if let Err(refusal) = check_call(command, args, self.circumstances, self.command_count > 0) {
-            self.asides.tally.note_rejected(known, args, refusal.text());
+            self.asides.script_calls.note_rejected(known, args, refusal.text());
             reply.error(refusal.text());
             return Flow::On;
         }
         let flow = self.run(command, args, reply);
-        self.asides.tally.note(known, args, &reply.bytes()[start..]);
+        self.asides.script_calls.note(known, args, &reply.bytes()[start..]);
         flow
     }
 

@@ -11,23 +11,23 @@ use crate::core::Core;
 use crate::core_messages::{Request, RequestBody};
 use crate::entry::{Reader, put_bytes};
 use crate::relay::Purpose;
-use crate::tally::FarCalls;
-use crate::timing::{Timings, Watch};
+use crate::stats::calls::FarCalls;
+use crate::stats::timing::{Timings, Watch};
 
 /// What a request has taken. Of one that has been carried out before nothing is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Toll {
+pub struct Cost {
     /// The times of its commands in their order, if they were measured: of a transaction those in its queue.
     pub(crate) times: Vec<Duration>,
     /// What a script has called, laid out by `ScriptCalls::put`; nothing if its client's own node has counted that.
     pub(crate) calls: Vec<u8>,
 }
 
-impl Toll {
+impl Cost {
     /// Lays it out for another node.
     ///
     /// ```text
-    /// toll = 0 | length (count nanoseconds* calls)
+    /// cost = 0 | length (count nanoseconds* calls)
     /// ```
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         let mut bytes = Vec::new();
@@ -62,14 +62,14 @@ pub(crate) enum Measure<'a> {
     /// For a client of this node.
     Client(&'a mut Timings),
     /// For a gateway, which may want to know of them: see [`Measure::for_gateway`].
-    Gateway(&'a mut Timings, &'a mut Toll, bool),
+    Gateway(&'a mut Timings, &'a mut Cost, bool),
 }
 
 impl<'a> Measure<'a> {
     /// For a gateway, which may want to know of them. What was done for the request before is no part of its first.
-    pub(crate) fn for_gateway(timings: &'a mut Timings, toll: &'a mut Toll, is_wanted: bool) -> Self {
+    pub(crate) fn for_gateway(timings: &'a mut Timings, cost: &'a mut Cost, is_wanted: bool) -> Self {
         timings.break_off();
-        Self::Gateway(timings, toll, is_wanted)
+        Self::Gateway(timings, cost, is_wanted)
     }
 
     /// A command begins.
@@ -87,7 +87,7 @@ impl<'a> Measure<'a> {
         let Some(watch) = watch else { return };
         match self {
             Self::Client(timings) => timings.stop(watch, args),
-            Self::Gateway(timings, toll, _) => toll.times.push(timings.stop_for_gateway(watch)),
+            Self::Gateway(timings, cost, _) => cost.times.push(timings.stop_for_gateway(watch)),
         }
     }
 }
@@ -114,12 +114,12 @@ impl Core {
     }
 
     /// Counts what a request of this core has taken.
-    pub(crate) fn count_toll(&mut self, request: &Request, purpose: &Purpose, toll: &Toll) {
-        if *toll == Toll::default() {
+    pub(crate) fn count_cost(&mut self, request: &Request, purpose: &Purpose, cost: &Cost) {
+        if *cost == Cost::default() {
             return;
         }
         let timings = &mut self.context.timings;
-        let mut times = toll.times.iter();
+        let mut times = cost.times.iter();
         let mut note = |args: Args<'_>| {
             if let Some(took) = times.next()
                 && let Ok(known) = crate::dispatch::lookup(args)
@@ -139,10 +139,10 @@ impl Core {
             }
             _ => {}
         }
-        if let Some(calls) = FarCalls::read(&toll.calls) {
+        if let Some(calls) = FarCalls::read(&cost.calls) {
             self.sessions.calls.add_far_script(calls);
         }
-        match (purpose, toll.times.first()) {
+        match (purpose, cost.times.first()) {
             (Purpose::Question { id, .. }, Some(took)) => self.note_part_time(*id, *took),
             (Purpose::Client { session, .. } | Purpose::Script { session, .. }, Some(_)) => {
                 let entries = self.context.timings.take_slow();
@@ -181,30 +181,30 @@ mod tests {
     }
 
     #[test]
-    fn a_toll_comes_back_as_it_was_sent() {
+    fn a_cost_comes_back_as_it_was_sent() {
         let times = vec![Duration::from_nanos(300), Duration::ZERO];
-        for toll in [
-            Toll::default(),
-            Toll { times: times.clone(), calls: Vec::new() },
-            Toll { times: Vec::new(), calls: vec![0, 0] },
-            Toll { times, calls: vec![1, 2, 3] },
+        for cost in [
+            Cost::default(),
+            Cost { times: times.clone(), calls: Vec::new() },
+            Cost { times: Vec::new(), calls: vec![0, 0] },
+            Cost { times, calls: vec![1, 2, 3] },
         ] {
             let mut bytes = Vec::new();
-            toll.put(&mut bytes);
+            cost.put(&mut bytes);
             for end in 0..bytes.len() {
-                assert_eq!(Toll::take(&mut &bytes[..end]), None, "{end} bytes of {toll:?}");
+                assert_eq!(Cost::take(&mut &bytes[..end]), None, "{end} bytes of {cost:?}");
             }
             bytes.extend_from_slice(b"+OK");
             let rest = &mut &bytes[..];
-            assert_eq!(Toll::take(rest), Some(toll));
+            assert_eq!(Cost::take(rest), Some(cost));
             assert_eq!(*rest, b"+OK");
         }
         let mut endless = vec![11, 1];
         endless.extend([0xff; 9]);
         endless.push(1);
-        let toll = Toll::take(&mut &endless[..]).expect("a number");
-        assert_eq!(toll.times, [Duration::from_nanos(NANOS_MAX)]);
-        assert_eq!(Toll::take(&mut &[3, 200, 1, 0][..]), None, "more times than there are");
+        let cost = Cost::take(&mut &endless[..]).expect("a number");
+        assert_eq!(cost.times, [Duration::from_nanos(NANOS_MAX)]);
+        assert_eq!(Cost::take(&mut &[3, 200, 1, 0][..]), None, "more times than there are");
     }
 
     #[test]
@@ -213,18 +213,18 @@ mod tests {
         let args = Args::new(&buffer, &spans);
         let known = Known::Data(command(args));
         let mut here = timings(&[("latency-monitor-threshold", "1")]);
-        let mut toll = Toll::default();
-        let mut measure = Measure::for_gateway(&mut here, &mut toll, true);
+        let mut cost = Cost::default();
+        let mut measure = Measure::for_gateway(&mut here, &mut cost, true);
         let watch = measure.start(command(args), args);
         measure.stop(watch, args);
-        assert_eq!(toll.times, [Duration::from_millis(1)]);
+        assert_eq!(cost.times, [Duration::from_millis(1)]);
         assert!(here.figures(true).is_empty());
         assert!(!here.has_slow());
         assert_eq!(here.delays.of(b"command").expect("it was here").longest_ms, 1);
 
         let mut there = timings(&[("latency-monitor-threshold", "1"), ("slowlog-log-slower-than", "1000")]);
         assert!(there.wants(known, args));
-        there.note_answered(known, args, toll.times[0]);
+        there.note_answered(known, args, cost.times[0]);
         assert_eq!(there.figures(true)[0].1.nanos, 1_000_000);
         assert_eq!(there.take_slow().len(), 1);
         assert_eq!(there.delays.iter().count(), 0);
@@ -238,11 +238,11 @@ mod tests {
         for call in 0..100 {
             let is_wanted = gateway.wants(Known::Data(command(args)), args);
             assert_eq!(is_wanted, alone.start(Known::Data(command(args)), args).is_some(), "call {call}");
-            let (mut timings, mut toll) = (timings(&[]), Toll::default());
-            let mut measure = Measure::for_gateway(&mut timings, &mut toll, is_wanted);
+            let (mut timings, mut cost) = (timings(&[]), Cost::default());
+            let mut measure = Measure::for_gateway(&mut timings, &mut cost, is_wanted);
             let watch = measure.start(command(args), args);
             measure.stop(watch, args);
-            assert_eq!(toll.times.len(), usize::from(is_wanted));
+            assert_eq!(cost.times.len(), usize::from(is_wanted));
         }
     }
 }
