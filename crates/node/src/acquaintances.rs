@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 use stdx::Instant;
 
-use crate::event::NodeId;
+use crate::ids::NodeId;
 use crate::limits;
 use crate::roster::Member;
 

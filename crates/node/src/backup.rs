@@ -22,7 +22,8 @@ use stdx::{Instant, UnixMillis};
 
 use crate::checkpoint::CHUNK_STATE;
 use crate::core_messages::{Lock, Origin};
-use crate::event::{Action, Level, Now};
+use crate::event::{Action};
+use crate::ids::{Level, Now};
 use crate::group::Group;
 use crate::limits;
 use crate::locks::FencingToken;

@@ -30,7 +30,7 @@ use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 use stdx::{Instant, Level};
 
 use crate::core::Context;
-use crate::event::{GroupId, NodeId, Room};
+use crate::ids::{GroupId, NodeId, Room};
 use crate::group::LEVEL_OF_SPLITS;
 use crate::group_status::{GroupStatus, Halves};
 use crate::limits;

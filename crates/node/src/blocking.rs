@@ -34,7 +34,9 @@ use crate::core::Core;
 use crate::core_messages::{CoreMessage, Origin, Request, RequestBody};
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
-use crate::event::{Action, GroupId, Lane, Now, SessionId, SourceFigures};
+use crate::event::{Action};
+use crate::reports::{SourceFigures};
+use crate::ids::{GroupId, Lane, Now, SessionId};
 use crate::frame;
 use crate::group::{Group, Observed, Proof, Standing, is_null};
 use crate::limits;
@@ -942,7 +944,7 @@ pub(crate) fn lay_out<'a>(words: impl Iterator<Item = &'a [u8]>) -> (Vec<u8>, Ve
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{CoreId, NodeId};
+    use crate::ids::{CoreId, NodeId};
 
     fn waiter(serial: u64) -> Waiter {
         let session = SessionId { serial, index: serial as u32 };

@@ -7,7 +7,8 @@
 use journal::CheckpointMark;
 use stdx::{Instant, UnixMillis};
 
-use crate::event::{Action, CheckpointNews, CheckpointStep, Level, Now};
+use crate::event::{Action, CheckpointNews, CheckpointStep};
+use crate::ids::{Level, Now};
 use crate::group::Group;
 use crate::limits;
 
@@ -221,7 +222,8 @@ mod tests {
     use stdx::log::{Entry, EntryKind, Membership};
 
     use super::*;
-    use crate::event::{GroupId, GroupSeed, NodeId};
+    use crate::event::{GroupSeed};
+    use crate::ids::{GroupId, NodeId};
     use crate::settings::AppendFsync;
 
     #[test]

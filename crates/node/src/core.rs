@@ -22,10 +22,9 @@ use crate::caches::Parked;
 use crate::commands::Known;
 use crate::core_messages::{Claim, CoreMessage, Origin, Request, RequestBody};
 use crate::defect::Defect;
-use crate::event::{
-    Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, HostReport, JournalFigures, Level, NodeId, Now,
-    ProcessFacts, Room, SessionId,
-};
+use crate::event::{Action, CoreOptions, Event, GroupSeed};
+use crate::reports::{HostReport, JournalFigures, ProcessFacts};
+use crate::ids::{CoreId, GroupId, Level, NodeId, Now, Room, SessionId};
 use crate::founding::Founding;
 use crate::group::{Group, Standing};
 use crate::group_status::GroupStatuses;

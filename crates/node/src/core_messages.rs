@@ -13,7 +13,7 @@ use crate::acl::Users;
 use crate::blocking::WaitQueueNote;
 use crate::commands::{Answer, Question};
 use crate::entry::{Durability, Effect, RequestId, Watch};
-use crate::event::{CoreId, GroupId, NodeId, SessionId};
+use crate::ids::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::{Committed, Declined, Proof};
 use crate::group_status::GroupStatus;
 use crate::libraries::Libraries;

@@ -30,7 +30,8 @@ use stdx::Instant;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 
 use crate::core::Core;
-use crate::event::{Action, GroupId, GroupSeed, Persist};
+use crate::event::{Action, GroupSeed, Persist};
+use crate::ids::{GroupId};
 use crate::relay::Route;
 use crate::replica_reads::AppliedPosition;
 use crate::router;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use stdx::slot::{SLOT_COUNT, Slot};
 use stdx::{Instant, leb128};
 
-use crate::event::{GroupId, NodeId};
+use crate::ids::{GroupId, NodeId};
 use crate::limits;
 use crate::roster::Gone;
 

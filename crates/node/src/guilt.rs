@@ -86,7 +86,7 @@ mod tests {
     use stdx::Prng;
 
     use super::*;
-    use crate::event::CoreId;
+    use crate::ids::CoreId;
     use crate::stalls::{Stall, Surroundings};
 
     const NOW: UnixMillis = UnixMillis(1_000_000);

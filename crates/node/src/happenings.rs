@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use stdx::Instant;
 
 use crate::core::Core;
-use crate::event::{Action, GroupId, Lane, Level, LinkReport, NodeId};
+use crate::event::{Action};
+use crate::reports::{LinkReport};
+use crate::ids::{GroupId, Lane, Level, NodeId};
 use crate::limits;
 use crate::timeline::{Happening, Kind};
 use crate::wire;

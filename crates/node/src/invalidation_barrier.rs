@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core_messages::{Claim, Origin};
-use crate::event::CoreId;
+use crate::ids::CoreId;
 use crate::group::Committed;
 
 /// An answer that waits.

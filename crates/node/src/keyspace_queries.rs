@@ -10,7 +10,7 @@ use resp::{Args, Writer};
 
 use crate::ask::write_scan;
 use crate::entry::{Effect, Reader, put_words};
-use crate::event::GroupId;
+use crate::ids::GroupId;
 use crate::frame;
 use crate::group::run_one;
 use crate::transaction::database_effects_of;

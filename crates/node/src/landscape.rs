@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::acl::Users;
 use crate::core::Core;
-use crate::event::{GroupId, NodeId};
+use crate::ids::{GroupId, NodeId};
 
 /// A node of the cluster, as another one sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

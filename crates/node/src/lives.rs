@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use stdx::Instant;
 
-use crate::event::NodeId;
+use crate::ids::NodeId;
 use crate::limits::{LIFE_PROOF, LIFE_PROOF_YOUNG, LIFE_SILENCE, LIFE_YOUNG, LIVES_MAX, LIVES_REFUSED_MAX};
 
 /// What becomes of a process that speaks under a node's number.

@@ -252,7 +252,7 @@ impl Locks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::CoreId;
+    use crate::ids::CoreId;
     use crate::transaction::GatewayId;
 
     fn transaction(number: u64) -> TransactionId {

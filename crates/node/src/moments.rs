@@ -18,7 +18,8 @@
 
 use stdx::{Instant, UnixMillis};
 
-use crate::event::{Action, Level, Now};
+use crate::event::{Action};
+use crate::ids::{Level, Now};
 use crate::limits;
 
 /// The latest moment that a core knows of.

@@ -11,7 +11,7 @@ use crate::commands::Known;
 use crate::core::{Context, Core};
 use crate::core_messages::CoreMessage;
 use crate::entry::Reader;
-use crate::event::{CoreId, SessionId};
+use crate::ids::{CoreId, SessionId};
 use crate::output::{Outbox, Output};
 
 /// Which sessions of this core watch, and which cores have such sessions.

@@ -5,7 +5,8 @@ use stdx::{Duration, Instant, Level};
 
 use crate::core::{Context, Core};
 use crate::core_messages::{Request, RequestBody};
-use crate::event::{Action, GroupId, SessionId};
+use crate::event::{Action};
+use crate::ids::{GroupId, SessionId};
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;

@@ -11,7 +11,8 @@ use crate::core_messages::{
     CoreMessage, Envelope, Origin, OutcomeQueryKind, ParticipantStatus, Piece, PlainRequest, RequestBody,
 };
 use crate::entry::put_words;
-use crate::event::{Action, CoreId, GroupId, Lane, Level, NodeId};
+use crate::event::{Action};
+use crate::ids::{CoreId, GroupId, Lane, Level, NodeId};
 use crate::group::{Committed, Observed, Proof};
 use crate::invalidation_barrier::Withheld;
 use crate::limits;

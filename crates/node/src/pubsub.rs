@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use keyspace::glob;
 
-use crate::event::SessionId;
+use crate::ids::SessionId;
 use crate::session::{Session, Sessions};
 use crate::settings::OutputLimits;
 

@@ -14,7 +14,7 @@ use crate::commands::Known;
 use crate::core::{Context, Core};
 use crate::dispatch::lookup;
 use crate::entry::Reader;
-use crate::event::{GroupId, NodeId, SessionId};
+use crate::ids::{GroupId, NodeId, SessionId};
 use crate::limits;
 use crate::replica_reads;
 

@@ -7,7 +7,7 @@ use stdx::slot::{Slot, slot_of};
 
 use crate::commands::{Known, master_of_this};
 use crate::core::Context;
-use crate::event::{GroupId, NodeId};
+use crate::ids::{GroupId, NodeId};
 
 /// The one slot of a command's keys; `None` if it has no keys.
 ///

@@ -18,7 +18,7 @@ use resp::Protocol;
 use stdx::{Duration, Instant};
 
 use crate::core_messages::{Claim, Request, RequestBody, ScriptRequest};
-use crate::event::{GroupId, NodeId, SessionId};
+use crate::ids::{GroupId, NodeId, SessionId};
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::transaction::TransactionId;
@@ -707,7 +707,7 @@ mod tests {
     use super::*;
     use crate::core_messages::{Origin, Resolution};
     use crate::entry::Effect;
-    use crate::event::CoreId;
+    use crate::ids::CoreId;
     use crate::locks::FencingToken;
     use crate::transaction::GatewayId;
 

@@ -27,7 +27,7 @@ use resp::Protocol;
 use stdx::{Duration, UnixMillis};
 
 use crate::core_messages::Origin;
-use crate::event::GroupId;
+use crate::ids::GroupId;
 
 /// How far a group was when it answered: the last entry applied, and the leader's wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

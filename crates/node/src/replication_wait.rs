@@ -13,7 +13,8 @@ use stdx::{Duration, Instant, leb128};
 
 use crate::core::Core;
 use crate::core_messages::{COPIES_APPLIED, COPIES_LOGGED, Request, RequestBody};
-use crate::event::{Action, FollowersAnswer, FollowersForm, FollowersRequest, GroupId, SessionId};
+use crate::event::{Action, FollowersAnswer, FollowersForm, FollowersRequest};
+use crate::ids::{GroupId, SessionId};
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::session::OwnTicket;

@@ -4,7 +4,7 @@ use command::Flag;
 use keyspace::DataCommand;
 use resp::Args;
 
-use crate::event::{CoreId, GroupId};
+use crate::ids::{CoreId, GroupId};
 use crate::slots::SlotMap;
 
 /// True for SORT and its like, if patterns name other keys.

@@ -35,7 +35,8 @@ use stdx::log::{Entry, EntryKind, HardState, Membership};
 
 use crate::core::{Context, Core};
 use crate::core_messages::CoreMessage;
-use crate::event::{Action, GroupId, GroupSeed, Persist};
+use crate::event::{Action, GroupSeed, Persist};
+use crate::ids::{GroupId};
 use crate::founding::{Begun, FIRST_TICKET};
 use crate::{limits, router};
 
@@ -279,7 +280,9 @@ mod tests {
     use stdx::{Instant, Levels, UnixMillis};
 
     use super::*;
-    use crate::event::{CoreId, CoreOptions, Event, NodeId, Now, ProcessFacts};
+    use crate::event::{CoreOptions, Event};
+    use crate::reports::{ProcessFacts};
+    use crate::ids::{CoreId, NodeId, Now};
     use crate::settings::Settings;
 
     fn empty_keyspace() -> Keyspace {

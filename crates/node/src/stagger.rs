@@ -11,7 +11,7 @@
 
 use stdx::Instant;
 
-use crate::event::NodeId;
+use crate::ids::NodeId;
 use crate::limits;
 
 /// What a node does about checkpoints.

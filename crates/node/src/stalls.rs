@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use stdx::UnixMillis;
 
-use crate::event::CoreId;
+use crate::ids::CoreId;
 use crate::limits;
 
 /// Who is to blame for a stall.

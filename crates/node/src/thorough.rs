@@ -17,7 +17,8 @@ use stdx::{Duration, Instant, leb128};
 
 use crate::core::{Context, Core};
 use crate::core_messages::{COPIES_APPLIED, Request, RequestBody};
-use crate::event::{Action, GroupId, NodeId, SessionId};
+use crate::event::{Action};
+use crate::ids::{GroupId, NodeId, SessionId};
 use crate::group::Proof;
 use crate::limits;
 use crate::quorum::Answerable;

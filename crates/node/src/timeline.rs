@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use stdx::{UnixMillis, leb128};
 
-use crate::event::{GroupId, NodeId};
+use crate::ids::{GroupId, NodeId};
 use crate::limits;
 
 /// What kind of thing has happened.

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use resp::{Protocol, Writer};
 
 use crate::core_messages::Claim;
-use crate::event::{CoreId, SessionId};
+use crate::ids::{CoreId, SessionId};
 use crate::session::Session;
 use crate::transaction::TransactionId;
 

@@ -27,7 +27,7 @@ pub use message::{GatewayId, TransactionId};
 use crate::core_messages::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::defect::Defect;
 use crate::entry::{self, Answered, Durability, Effect, Watch};
-use crate::event::{GroupId, SessionId};
+use crate::ids::{GroupId, SessionId};
 use crate::group::{NO_REPLICAS, Observed, Proof, READ_ONLY};
 use crate::limits::{self, Slicing};
 use crate::locks::FencingToken;

@@ -182,7 +182,7 @@ fn is_whole_query(command: &DataCommand) -> bool {
 mod tests {
     use super::*;
     use crate::core_messages::Origin;
-    use crate::event::{CoreId, GroupId, NodeId, SessionId};
+    use crate::ids::{CoreId, GroupId, NodeId, SessionId};
     use crate::locks::FencingToken;
     use crate::transaction::{GatewayId, TransactionId};
 

@@ -48,7 +48,7 @@ use crate::core_messages::{
     ScriptRequest,
 };
 use crate::entry::{Answered, Durability, Effect, RequestId, Taken, Watch, put_bytes, put_prepared};
-use crate::event::{CoreId, GroupId, NodeId, SessionId};
+use crate::ids::{CoreId, GroupId, NodeId, SessionId};
 use crate::group::{Declined, Proof};
 use crate::group_status::GroupStatus;
 use crate::locks::FencingToken;

@@ -14,7 +14,8 @@ use stdx::{Duration, UnixMillis};
 
 use super::{Absent, Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node, number};
 use crate::core::Context;
-use crate::event::{GroupId, Lane, LinkReport, NodeId};
+use crate::reports::{LinkReport};
+use crate::ids::{GroupId, Lane, NodeId};
 use crate::limits::READ_STALENESS_MS_MAX;
 use crate::replica_reads::Reading;
 use crate::roster::{Member, host_and_port, name_of};

@@ -154,7 +154,7 @@ const LOG: ControlCommand = ControlCommand {
     syntax: "message",
     ..debug("log", 3, |local, args, writer| {
         let line = format!("DEBUG LOG: {}", String::from_utf8_lossy(args.at(2)));
-        local.actions.push(Action::Log { level: crate::event::Level::Notice, line });
+        local.actions.push(Action::Log { level: crate::ids::Level::Notice, line });
         writer.ok();
         Ok(())
     })

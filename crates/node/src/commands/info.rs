@@ -11,7 +11,8 @@ use super::question::GroupFigures;
 use super::{Answer, ControlCommand, Figures, Local, Outcome, Question, node, overview};
 use crate::catalog::catalog;
 use crate::core::Context;
-use crate::event::{Now, SiteFollower};
+use crate::reports::{SiteFollower};
+use crate::ids::{Now};
 use crate::pubsub::Kind;
 use crate::settings::AppendFsync;
 use crate::stats::calls::CallFigures;
@@ -559,7 +560,7 @@ fn write_persistence(core: &Context, now: Now, figures: &[Figures], line: &mut L
     line("module_fork_in_progress", &0);
     line("module_fork_last_cow_size", &0);
     line("aof_last_bgrewrite_status", &"ok");
-    line("aof_last_write_status", &if matches!(core.host.room, crate::event::Room::Enough) { "ok" } else { "err" });
+    line("aof_last_write_status", &if matches!(core.host.room, crate::ids::Room::Enough) { "ok" } else { "err" });
     line("aof_current_size", &journal.kept_bytes);
     line("aof_base_size", &0);
     line("aof_pending_rewrite", &0);

@@ -46,7 +46,8 @@ pub(crate) use info::{fields as info_fields, hottest_per_mille, total_calls, tot
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
 
 use crate::core::{Context, Core};
-use crate::event::{Action, Now, SessionId};
+use crate::event::{Action};
+use crate::ids::{Now, SessionId};
 pub use crate::scripts::route::{Changing, Naming, Running};
 use crate::session::{OwnTicket, Session};
 use crate::stats::calls::Asked;

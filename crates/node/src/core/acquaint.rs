@@ -6,7 +6,8 @@ use stdx::Instant;
 
 use super::{Core, EXPELLED};
 use crate::core_messages::CoreMessage;
-use crate::event::{Action, CoreId, GroupId, Lane, Level, NodeId};
+use crate::event::{Action};
+use crate::ids::{CoreId, GroupId, Lane, Level, NodeId};
 use crate::group::{Group, Standing};
 use crate::roster::Member;
 use crate::{libraries, limits, parameters, wire};

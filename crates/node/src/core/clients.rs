@@ -6,7 +6,8 @@ use stdx::{Duration, Instant};
 use super::{Core, PROTECTED_MODE};
 use crate::acl::User;
 use crate::commands::Question;
-use crate::event::{Action, Level, SessionId};
+use crate::event::{Action};
+use crate::ids::{Level, SessionId};
 use crate::limits;
 use crate::pubsub::Message;
 use crate::session::{Cut, Hold, Session};
@@ -32,7 +33,7 @@ impl Core {
         self.end_pause();
     }
 
-    pub(super) fn open(&mut self, session: SessionId, peer: crate::event::Peer, actions: &mut Vec<Action>) {
+    pub(super) fn open(&mut self, session: SessionId, peer: crate::ids::Peer, actions: &mut Vec<Action>) {
         let settings = &self.context.settings;
         let default = self.context.access.users.default_user();
         let is_refused = settings.protected_mode && default.is_open && !peer.is_local;

@@ -8,7 +8,7 @@ use keyspace::debug::{Digest, database_digest, object_line, value_digest};
 
 use super::Core;
 use crate::commands::{DebugQuestion, Figures, GroupFigures};
-use crate::event::{GroupId, Room};
+use crate::ids::{GroupId, Room};
 use crate::group::{Group, Standing};
 use crate::group_status::GroupStatus;
 use crate::limits;

@@ -6,7 +6,8 @@ use super::{Core, FileOutcome};
 use crate::acl::{DEFAULT, Users};
 use crate::commands;
 use crate::core_messages::CoreMessage;
-use crate::event::{Action, CoreId};
+use crate::event::{Action};
+use crate::ids::{CoreId};
 use crate::group::{Group, Standing};
 use crate::settings::Settings;
 

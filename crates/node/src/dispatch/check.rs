@@ -10,7 +10,7 @@ use crate::catalog::{container_of, full_name};
 use crate::commands::{self, Flow, Known};
 use crate::core::Core;
 use crate::entry::Reader;
-use crate::event::{Room, SessionId};
+use crate::ids::{Room, SessionId};
 use crate::group::{LOADING, READ_ONLY};
 use crate::{redirect, reserved, router};
 

@@ -13,7 +13,7 @@ use crate::core::Context;
 use crate::core_messages::Origin;
 use crate::defect::Defect;
 use crate::entry;
-use crate::event::{GroupId, NodeId, Now};
+use crate::ids::{GroupId, NodeId, Now};
 use crate::group_status::{GroupStatus, GroupStatuses};
 use crate::limits;
 use crate::output::Output;

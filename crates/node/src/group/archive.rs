@@ -11,7 +11,8 @@
 use stdx::Instant;
 
 use super::Group;
-use crate::event::{Action, ArchiveNews, Now, Room};
+use crate::event::{Action, ArchiveNews};
+use crate::ids::{Now, Room};
 use crate::limits;
 use crate::output::Output;
 use state::Position;

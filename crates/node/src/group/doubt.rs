@@ -9,7 +9,8 @@ use stdx::Instant;
 use stdx::log::{EntryKind, Membership};
 
 use super::Group;
-use crate::event::{Action, Level, Now};
+use crate::event::{Action};
+use crate::ids::{Level, Now};
 use crate::limits;
 use crate::output::Output;
 

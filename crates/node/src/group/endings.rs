@@ -18,7 +18,7 @@ use stdx::Instant;
 use super::{Group, ReadWhat, Waiter};
 use crate::core_messages::ParticipantStatus;
 use crate::defect::Defect;
-use crate::event::{GroupId, NodeId, Now, Room};
+use crate::ids::{GroupId, NodeId, Now, Room};
 use crate::limits;
 use crate::output::Output;
 use crate::transaction::TransactionId;

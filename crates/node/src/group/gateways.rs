@@ -12,7 +12,7 @@ use stdx::Instant;
 
 use super::{Group, Held};
 use crate::defect::Defect;
-use crate::event::{GroupId, Lane, NodeId, Now};
+use crate::ids::{GroupId, Lane, NodeId, Now};
 use crate::limits;
 use crate::output::Output;
 use crate::transaction::GatewayId;

@@ -10,7 +10,7 @@ use super::Group;
 use crate::balance::{self, Spreading, VoteChange};
 use crate::core::Context;
 use crate::defect::Defect;
-use crate::event::{NodeId, Now, Room};
+use crate::ids::{NodeId, Now, Room};
 use crate::group_status::GroupStatuses;
 use crate::limits;
 use crate::output::Output;

@@ -30,7 +30,7 @@ use super::{Committed, Group, LEVEL_OF_SPLITS, Proof, Waiter};
 use crate::core::Context;
 use crate::core_messages::{Request, RequestBody, Resolution};
 use crate::defect::Defect;
-use crate::event::{Now, Room};
+use crate::ids::{Now, Room};
 use crate::limits;
 use crate::output::Output;
 use crate::timeline::Kind;

@@ -7,7 +7,7 @@ use keyspace::Lookups;
 
 use super::{Group, Standing};
 use crate::commands::GroupFigures;
-use crate::event::NodeId;
+use crate::ids::NodeId;
 use crate::libraries::Libraries;
 use crate::parameters::Parameters;
 use crate::relay::Route;

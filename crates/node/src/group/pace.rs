@@ -6,7 +6,7 @@ use consensus::Replica;
 use stdx::{Duration, Instant};
 
 use super::Group;
-use crate::event::{NodeId, Now};
+use crate::ids::{NodeId, Now};
 use crate::limits;
 use crate::output::Output;
 use crate::roster::Member;

@@ -11,7 +11,7 @@ use super::batches::fail;
 use super::proof::Observed;
 use super::{DeferredRead, Group, ReadRound, ReadWhat, Waiter};
 use crate::core_messages::{Lock, Origin};
-use crate::event::Now;
+use crate::ids::Now;
 use crate::locks::FencingToken;
 use crate::output::Output;
 use crate::stats::cost::{Cost, Measure};

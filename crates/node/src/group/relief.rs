@@ -14,7 +14,7 @@ use super::members::is_well;
 use super::{Group, Proof, fail};
 use crate::core::Context;
 use crate::core_messages::{Origin, Request, RequestBody};
-use crate::event::{NodeId, Now, Room};
+use crate::ids::{NodeId, Now, Room};
 use crate::guilt;
 use crate::limits;
 use crate::output::Output;

@@ -5,7 +5,7 @@ use state::Prepared;
 use stdx::slot::slot_of;
 
 use super::*;
-use crate::event::Lane;
+use crate::ids::Lane;
 use crate::replica_reads::{AppliedPosition, ReplicaRead};
 
 /// What a replica knows of how old it may be, and who wants to read from it.

@@ -12,7 +12,7 @@ use crate::core::Context;
 use crate::core_messages::{CoreMessage, Origin, PlainKind, PlainRequest, Request, RequestBody};
 use crate::defect::Defect;
 use crate::entry::{self, Claimed};
-use crate::event::{Now, Room, SessionId};
+use crate::ids::{Now, Room, SessionId};
 use crate::limits;
 use crate::output::Output;
 

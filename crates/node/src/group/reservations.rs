@@ -17,7 +17,7 @@ use stdx::{Duration, Instant};
 use super::Group;
 use crate::core_messages::{Lock, Origin, Request, RequestBody};
 use crate::defect::Defect;
-use crate::event::{Now, SessionId};
+use crate::ids::{Now, SessionId};
 use crate::transaction::GatewayId;
 use crate::{entry, limits};
 

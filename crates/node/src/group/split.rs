@@ -14,7 +14,7 @@ use super::{Group, LEVEL_OF_SPLITS};
 use crate::core::Context;
 use crate::core_messages::CoreMessage;
 use crate::defect::Defect;
-use crate::event::Now;
+use crate::ids::Now;
 use crate::group_status::Halves;
 use crate::output::Output;
 use crate::roster::Roster;

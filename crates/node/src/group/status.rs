@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Group;
 use crate::core_messages::CoreMessage;
-use crate::event::{CoreId, GroupId, Lane, NodeId, Now};
+use crate::ids::{CoreId, GroupId, Lane, NodeId, Now};
 use crate::group_status::{Feed, Follower, GroupStatus};
 use crate::limits;
 use crate::output::Output;

@@ -12,7 +12,7 @@ use super::{Group, Held, Waiter};
 use crate::core_messages::{Lock, Locked, Origin, ParticipantStatus, Request, RequestBody, Resolution};
 use crate::defect::Defect;
 use crate::entry::{self, Effect, Watch};
-use crate::event::{GroupId, Now};
+use crate::ids::{GroupId, Now};
 use crate::locks::FencingToken;
 use crate::output::Output;
 use crate::transaction::{PrepareAnswer, TransactionId};

@@ -25,7 +25,8 @@ use stdx::log::Membership;
 use stdx::{Duration, Instant, Prng};
 
 use super::{Group, replica_reads};
-use crate::event::{Action, GroupId, Lane, NodeId, Now, Persist};
+use crate::event::{Action, Persist};
+use crate::ids::{GroupId, Lane, NodeId, Now};
 use crate::group_status::GroupStatus;
 use crate::limits;
 use crate::output::Output;

@@ -7,7 +7,7 @@ use stdx::Instant;
 
 use super::{ClientLibrary, Early, Replies};
 use crate::entry::Durability;
-use crate::event::GroupId;
+use crate::ids::GroupId;
 use crate::pubsub::Subscriptions;
 use crate::replica_reads::Reading;
 use crate::stats::calls::Asked;

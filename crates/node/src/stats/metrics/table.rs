@@ -6,7 +6,8 @@ use super::Kind::{self, Counter, Gauge, Histogram, Summary};
 use super::Source::{Field, Own};
 use super::{Metric, Samples, Seconds, View};
 use crate::commands::{GroupFigures, hottest_per_mille, total_calls, total_errors, total_times};
-use crate::event::{Lane, LinkReport};
+use crate::reports::{LinkReport};
+use crate::ids::{Lane};
 use crate::group_status::{Follower, GroupStatus};
 
 /// Bounds of histograms, as powers of two of a nanosecond: from a microsecond to nine seconds.
