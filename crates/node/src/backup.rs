@@ -22,9 +22,9 @@ use stdx::{Instant, UnixMillis};
 
 use crate::checkpoint::CHUNK_STATE;
 use crate::core_messages::{Lock, Origin};
-use crate::event::{Action};
-use crate::ids::{Level, Now};
+use crate::event::Action;
 use crate::group::Group;
+use crate::ids::{Level, Now};
 use crate::limits;
 use crate::locks::FencingToken;
 use crate::output::Output;

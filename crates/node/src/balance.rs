@@ -29,10 +29,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 use stdx::{Instant, Level};
 
-use crate::core::Context;
-use crate::ids::{GroupId, NodeId, Room};
+use crate::context::Context;
 use crate::group::LEVEL_OF_SPLITS;
 use crate::group_status::{GroupStatus, Halves};
+use crate::ids::{GroupId, NodeId, Room};
 use crate::limits;
 use crate::roster::{GROUPS_MAX, Roster};
 use crate::slots::SlotMap;

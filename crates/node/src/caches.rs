@@ -7,12 +7,13 @@ use keyspace::{Class, Classes, DataCommand};
 use resp::{Args, Span};
 use stdx::Instant;
 
-use crate::core::{Context, Core};
+use crate::context::Context;
+use crate::core::Core;
 use crate::core_messages::{Claim, CoreMessage, Origin, Request, RequestBody};
 use crate::entry::Reader;
-use crate::event::{Action};
+use crate::event::Action;
+use crate::group::proof::Proof;
 use crate::ids::{CoreId, GroupId, SessionId};
-use crate::group::Proof;
 use crate::invalidation_barrier::Withheld;
 use crate::limits;
 use crate::output::Output;

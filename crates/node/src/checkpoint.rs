@@ -8,8 +8,8 @@ use journal::CheckpointMark;
 use stdx::{Instant, UnixMillis};
 
 use crate::event::{Action, CheckpointNews, CheckpointStep};
-use crate::ids::{Level, Now};
 use crate::group::Group;
+use crate::ids::{Level, Now};
 use crate::limits;
 
 /// First byte of a chunk that holds the group's own state.
@@ -222,7 +222,7 @@ mod tests {
     use stdx::log::{Entry, EntryKind, Membership};
 
     use super::*;
-    use crate::event::{GroupSeed};
+    use crate::event::GroupSeed;
     use crate::ids::{GroupId, NodeId};
     use crate::settings::AppendFsync;
 

@@ -782,4 +782,3 @@ pub struct CoreOptions {
     /// A stopwatch for statistics only (SLOWLOG, INFO commandstats); the simulator's may stand still.
     pub stopwatch: fn() -> Instant,
 }
-

@@ -31,7 +31,7 @@ use stdx::log::{Entry, EntryKind, HardState, Membership};
 
 use crate::core::Core;
 use crate::event::{Action, GroupSeed, Persist};
-use crate::ids::{GroupId};
+use crate::ids::GroupId;
 use crate::relay::Route;
 use crate::replica_reads::AppliedPosition;
 use crate::router;

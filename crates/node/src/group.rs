@@ -27,7 +27,7 @@ mod migration;
 mod news;
 mod pace;
 mod parts;
-mod proof;
+pub(crate) mod proof;
 mod reads;
 mod relief;
 mod replica_reads;

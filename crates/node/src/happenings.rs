@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use stdx::Instant;
 
 use crate::core::Core;
-use crate::event::{Action};
-use crate::reports::{LinkReport};
+use crate::event::Action;
 use crate::ids::{GroupId, Lane, Level, NodeId};
 use crate::limits;
+use crate::reports::LinkReport;
 use crate::timeline::{Happening, Kind};
 use crate::wire;
 

@@ -18,8 +18,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::core_messages::{Claim, Origin};
+use crate::group::proof::Committed;
 use crate::ids::CoreId;
-use crate::group::Committed;
 
 /// An answer that waits.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use resp::{Args, Writer};
 
 use crate::ask::write_scan;
 use crate::entry::{Effect, Reader, put_words};
-use crate::ids::GroupId;
 use crate::frame;
 use crate::group::run_one;
+use crate::ids::GroupId;
 use crate::transaction::database_effects_of;
 
 /// The queries among a transaction's commands, by place, each naming the database that its keys are in before the

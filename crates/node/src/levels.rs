@@ -28,13 +28,15 @@ use resp::{Args, Protocol};
 use stdx::{Level, Levels};
 
 use crate::commands::Known;
-use crate::core::{Context, Core};
+use crate::context::Context;
+use crate::core::Core;
 use crate::core_messages::{Request, RequestBody};
 use crate::defect::Defect;
 use crate::entry;
-use crate::event::{Action};
+use crate::event::Action;
+use crate::group::Group;
+use crate::group::proof::Proof;
 use crate::ids::{GroupId, NodeId};
-use crate::group::{Group, Proof};
 use crate::output::Output;
 use crate::roster::Member;
 use crate::timeline::Kind;

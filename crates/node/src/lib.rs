@@ -16,6 +16,7 @@ mod caches;
 mod catalog;
 pub mod checkpoint;
 pub mod commands;
+mod context;
 pub mod core;
 pub mod core_messages;
 #[doc(hidden)]
@@ -30,8 +31,8 @@ pub mod group_status;
 pub mod guilt;
 mod happenings;
 mod hints;
-mod invalidation_barrier;
 mod ids;
+mod invalidation_barrier;
 pub mod invitation;
 mod keyspace_queries;
 pub mod landscape;

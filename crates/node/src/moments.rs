@@ -18,7 +18,7 @@
 
 use stdx::{Instant, UnixMillis};
 
-use crate::event::{Action};
+use crate::event::Action;
 use crate::ids::{Level, Now};
 use crate::limits;
 

@@ -8,7 +8,8 @@ use command::Flag;
 use resp::Args;
 
 use crate::commands::Known;
-use crate::core::{Context, Core};
+use crate::context::Context;
+use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::entry::Reader;
 use crate::ids::{CoreId, SessionId};

@@ -15,7 +15,7 @@ use stdx::{Duration, Instant, leb128};
 
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
-use crate::event::{Action};
+use crate::event::Action;
 use crate::ids::{CoreId, GroupId, Lane, NodeId, Room};
 use crate::limits;
 use crate::stagger::{self, Stage};

@@ -3,9 +3,10 @@
 
 use stdx::{Duration, Instant, Level};
 
-use crate::core::{Context, Core};
+use crate::context::Context;
+use crate::core::Core;
 use crate::core_messages::{Request, RequestBody};
-use crate::event::{Action};
+use crate::event::Action;
 use crate::ids::{GroupId, SessionId};
 use crate::limits;
 use crate::quorum::Answerable;

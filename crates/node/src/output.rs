@@ -6,14 +6,14 @@ use resp::{Args, Protocol, Writer};
 use stdx::UnixMillis;
 
 use crate::commands::Known;
-use crate::core::Context;
+use crate::context::Context;
 use crate::core_messages::{
     CoreMessage, Envelope, Origin, OutcomeQueryKind, ParticipantStatus, Piece, PlainRequest, RequestBody,
 };
 use crate::entry::put_words;
-use crate::event::{Action};
+use crate::event::Action;
+use crate::group::proof::{Committed, Observed, Proof};
 use crate::ids::{CoreId, GroupId, Lane, Level, NodeId};
-use crate::group::{Committed, Observed, Proof};
 use crate::invalidation_barrier::Withheld;
 use crate::limits;
 use crate::pubsub;

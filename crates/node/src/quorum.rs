@@ -11,7 +11,8 @@ use resp::Args;
 use stdx::{Duration, Instant};
 
 use crate::commands::Known;
-use crate::core::{Context, Core};
+use crate::context::Context;
+use crate::core::Core;
 use crate::dispatch::lookup;
 use crate::entry::Reader;
 use crate::ids::{GroupId, NodeId, SessionId};

@@ -6,7 +6,7 @@ use resp::Args;
 use stdx::slot::{Slot, slot_of};
 
 use crate::commands::{Known, master_of_this};
-use crate::core::Context;
+use crate::context::Context;
 use crate::ids::{GroupId, NodeId};
 
 /// The one slot of a command's keys; `None` if it has no keys.

@@ -6,13 +6,14 @@ use resp::Span;
 use stdx::Instant;
 use stdx::slot::Slot;
 
-use crate::core::{Context, Core};
+use crate::context::Context;
+use crate::core::Core;
 use crate::core_messages::{Claim, CoreMessage, Origin, Request, RequestBody};
 use crate::dispatch::Groups;
 use crate::entry::{Reader, put_words};
-use crate::event::{Action};
+use crate::event::Action;
+use crate::group::proof::Proof;
 use crate::ids::{CoreId, GroupId, SessionId};
-use crate::group::Proof;
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::relay::{Purpose, Step};

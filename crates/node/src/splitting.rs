@@ -33,11 +33,12 @@ use state::{FIRST, SplitOff};
 use stdx::Level;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 
-use crate::core::{Context, Core};
+use crate::context::Context;
+use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::event::{Action, GroupSeed, Persist};
-use crate::ids::{GroupId};
 use crate::founding::{Begun, FIRST_TICKET};
+use crate::ids::GroupId;
 use crate::{limits, router};
 
 /// A group that has split off from one of another core.
@@ -281,8 +282,8 @@ mod tests {
 
     use super::*;
     use crate::event::{CoreOptions, Event};
-    use crate::reports::{ProcessFacts};
     use crate::ids::{CoreId, NodeId, Now};
+    use crate::reports::ProcessFacts;
     use crate::settings::Settings;
 
     fn empty_keyspace() -> Keyspace {

@@ -15,11 +15,12 @@ use command::Refusal;
 use resp::Protocol;
 use stdx::{Duration, Instant, leb128};
 
-use crate::core::{Context, Core};
+use crate::context::Context;
+use crate::core::Core;
 use crate::core_messages::{COPIES_APPLIED, Request, RequestBody};
-use crate::event::{Action};
+use crate::event::Action;
+use crate::group::proof::Proof;
 use crate::ids::{GroupId, NodeId, SessionId};
-use crate::group::Proof;
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;

@@ -25,10 +25,10 @@ use crate::core::Core;
 use crate::core_messages::{Origin, Request, RequestBody};
 use crate::dispatch::Groups;
 use crate::entry::{Reader, put_words};
-use crate::event::{Action};
-use crate::ids::{Level, SessionId};
+use crate::event::Action;
 use crate::frame;
 use crate::group::is_null;
+use crate::ids::{Level, SessionId};
 use crate::limits;
 
 /// A request and its reply, of which no byte may have been handed to the system yet.

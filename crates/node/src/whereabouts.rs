@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use crate::core::Context;
+use crate::context::Context;
 use crate::roster::{Member, Roster};
 
 /// What is known of that.

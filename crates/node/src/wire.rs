@@ -48,9 +48,10 @@ use crate::core_messages::{
     ScriptRequest,
 };
 use crate::entry::{Answered, Durability, Effect, RequestId, Taken, Watch, put_bytes, put_prepared};
-use crate::ids::{CoreId, GroupId, NodeId, SessionId};
-use crate::group::{Declined, Proof};
+use crate::group::Declined;
+use crate::group::proof::Proof;
 use crate::group_status::GroupStatus;
+use crate::ids::{CoreId, GroupId, NodeId, SessionId};
 use crate::locks::FencingToken;
 use crate::neighbours::Vitals;
 use crate::pubsub;

@@ -9,7 +9,7 @@ use resp::{Args, Writer};
 use super::{Body, ControlCommand, container, local, number, plain};
 use crate::core::Core;
 use crate::event::{Action, ChangesForm, ChangesRequest, ChangesWish};
-use crate::ids::{SessionId};
+use crate::ids::SessionId;
 use crate::session::{ChangesWait, OwnTicket};
 
 const FLAGS: &[Flag] = &[Flag::Readonly, Flag::Noscript, Flag::NoMulti, Flag::Blocking];

@@ -10,8 +10,8 @@ use super::{Answer, ControlCommand, Local, Outcome, Question, SessionFilter, con
 use crate::blocking::WaitEnd;
 use crate::core::Core;
 use crate::entry::Durability;
-use crate::event::{Action};
-use crate::ids::{Now};
+use crate::event::Action;
+use crate::ids::Now;
 use crate::request_ids;
 use crate::session::Replies;
 use crate::settings::AppendFsync;

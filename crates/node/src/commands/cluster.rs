@@ -13,11 +13,11 @@ use stdx::slot::{SLOT_COUNT, Slot, slot_of};
 use stdx::{Duration, UnixMillis};
 
 use super::{Absent, Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node, number};
-use crate::core::Context;
-use crate::reports::{LinkReport};
+use crate::context::Context;
 use crate::ids::{GroupId, Lane, NodeId};
 use crate::limits::READ_STALENESS_MS_MAX;
 use crate::replica_reads::Reading;
+use crate::reports::LinkReport;
 use crate::roster::{Member, host_and_port, name_of};
 
 const FLAGS: &[Flag] = &[Flag::Loading, Flag::Stale];

@@ -7,7 +7,7 @@ use keyspace::glob;
 use resp::{Args, Writer};
 
 use super::{ControlCommand, Local, Outcome, Question, container, local, node};
-use crate::core::Context;
+use crate::context::Context;
 use crate::event::UsersFile;
 use crate::parameters::Pairs;
 use crate::settings::Settings;

@@ -7,7 +7,7 @@ use resp::{Args, Protocol, Writer};
 
 use super::{ControlCommand, Local, Outcome, local, number};
 use crate::acl::{DEFAULT, Denial, Denied, LogEntry, Where};
-use crate::core::Context;
+use crate::context::Context;
 use crate::entry::Durability;
 use crate::monitor::Monitors;
 use crate::pubsub::Kind;

@@ -12,7 +12,7 @@ use super::{Body, ControlCommand, number, plain};
 use crate::core::Core;
 use crate::entry::Durability;
 use crate::event::{Action, MigrateRequest, MigrateWish};
-use crate::ids::{SessionId};
+use crate::ids::SessionId;
 use crate::session::OwnTicket;
 
 /// Milliseconds for which the other server may be silent if none or fewer are named.

@@ -45,8 +45,9 @@ pub(crate) use describe::categories_of;
 pub(crate) use info::{fields as info_fields, hottest_per_mille, total_calls, total_errors, total_times};
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
 
-use crate::core::{Context, Core};
-use crate::event::{Action};
+use crate::context::Context;
+use crate::core::Core;
+use crate::event::Action;
 use crate::ids::{Now, SessionId};
 pub use crate::scripts::route::{Changing, Naming, Running};
 use crate::session::{OwnTicket, Session};

@@ -241,7 +241,7 @@ fn counts_question(kind: Kind, args: Args<'_>) -> Question {
 }
 
 /// This core's part of the answer to [`Question::Names`].
-pub(super) fn names(core: &crate::core::Context, kind: Kind, filter: Option<&[u8]>) -> Answer {
+pub(super) fn names(core: &crate::context::Context, kind: Kind, filter: Option<&[u8]>) -> Answer {
     let names = core.pubsub.names(kind).filter(|name| filter.is_none_or(|filter| glob::matches(filter, name)));
     Answer::Names(names.map(<[u8]>::to_vec).collect())
 }

@@ -10,7 +10,7 @@ use resp::{Args, Writer};
 use super::{Body, ControlCommand, Local, Outcome, local, number, plain};
 use crate::core::Core;
 use crate::event::{Action, CopyContent, Follower, ReplicateRequest, Wish};
-use crate::ids::{SessionId};
+use crate::ids::SessionId;
 use crate::session::OwnTicket;
 
 const FLAGS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::NoAsyncLoading];

@@ -6,7 +6,7 @@ use resp::{Args, Writer};
 use super::info::{figures_of, last_save_seconds};
 use super::{Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node, number, plain};
 use crate::event::{Action, FollowersForm};
-use crate::ids::{Level};
+use crate::ids::Level;
 use crate::limits;
 use crate::replication_wait;
 use crate::settings::AppendFsync;

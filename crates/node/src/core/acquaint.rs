@@ -6,9 +6,9 @@ use stdx::Instant;
 
 use super::{Core, EXPELLED};
 use crate::core_messages::CoreMessage;
-use crate::event::{Action};
-use crate::ids::{CoreId, GroupId, Lane, Level, NodeId};
+use crate::event::Action;
 use crate::group::{Group, Standing};
+use crate::ids::{CoreId, GroupId, Lane, Level, NodeId};
 use crate::roster::Member;
 use crate::{libraries, limits, parameters, wire};
 

@@ -8,9 +8,9 @@ use keyspace::debug::{Digest, database_digest, object_line, value_digest};
 
 use super::Core;
 use crate::commands::{DebugQuestion, Figures, GroupFigures};
-use crate::ids::{GroupId, Room};
 use crate::group::{Group, Standing};
 use crate::group_status::GroupStatus;
+use crate::ids::{GroupId, Room};
 use crate::limits;
 use crate::pubsub::Kind;
 use crate::redirect;

@@ -9,7 +9,7 @@ use super::Core;
 use crate::core_messages::{CoreMessage, Envelope, Piece, PlainKind, Request, RequestBody};
 use crate::defect::Defect;
 use crate::dispatch::look_up;
-use crate::event::{Action};
+use crate::event::Action;
 use crate::ids::{CoreId, GroupId, Lane, NodeId, SessionId};
 use crate::quorum::Answerable;
 use crate::relay::Purpose;

@@ -7,9 +7,10 @@ use crate::core_messages::{
 };
 use crate::defect::Defect;
 use crate::entry::Durability;
-use crate::event::{Action};
+use crate::event::Action;
+use crate::group::proof::Proof;
+use crate::group::{LOADING, OUTCOME_UNKNOWN, Standing};
 use crate::ids::{CoreId, GroupId, Lane, NodeId, SessionId};
-use crate::group::{LOADING, OUTCOME_UNKNOWN, Proof, Standing};
 use crate::relay::{Expired, Purpose, Route, Step};
 use crate::replica_reads::{AppliedPosition, ReplicaRead};
 use crate::stats::cost::Cost;

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{Core, FileOutcome};
+use super::Core;
+use super::parts::FileOutcome;
 use crate::acl::{DEFAULT, Users};
 use crate::commands;
 use crate::core_messages::CoreMessage;
-use crate::event::{Action};
-use crate::ids::{CoreId};
+use crate::event::Action;
 use crate::group::{Group, Standing};
+use crate::ids::CoreId;
 use crate::settings::Settings;
 
 impl Core {

@@ -11,7 +11,7 @@ use crate::commands::Known;
 use crate::core::Core;
 use crate::core_messages::{CoreMessage, Origin, Request, RequestBody};
 use crate::entry::{Reader, put_words};
-use crate::event::{Action};
+use crate::event::Action;
 use crate::ids::{GroupId, SessionId};
 use crate::replica_reads::ReplicaRead;
 use crate::session::{Hold, NotedRead};

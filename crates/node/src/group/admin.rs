@@ -9,12 +9,12 @@ use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 
 use super::{Group, LEVEL_OF_SPLITS, Observed, Waiter};
 use crate::balance::{self, Split, Splitting, Spreading};
-use crate::core::Context;
+use crate::context::Context;
 use crate::core_messages::Origin;
 use crate::defect::Defect;
 use crate::entry;
-use crate::ids::{GroupId, NodeId, Now};
 use crate::group_status::{GroupStatus, GroupStatuses};
+use crate::ids::{GroupId, NodeId, Now};
 use crate::limits;
 use crate::output::Output;
 use crate::roster::{GROUPS_MAX, Gone, Member, Roster};

@@ -14,7 +14,7 @@ use super::witness::Witness;
 use super::{Batch, Finished, Group, Standing, Waiter};
 use crate::core_messages::{Claim, CoreMessage, Origin};
 use crate::entry::{self, Claimed};
-use crate::event::{Action};
+use crate::event::Action;
 use crate::ids::{CoreId, Level, Now};
 use crate::output::Output;
 use crate::stats::cost::Cost;

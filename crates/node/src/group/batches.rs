@@ -13,7 +13,7 @@ use crate::core_messages::Origin;
 use crate::defect::Defect;
 use crate::entry::{self, Builder, Durability};
 use crate::event::{Action, Persist};
-use crate::ids::{Now};
+use crate::ids::Now;
 use crate::limits;
 use crate::output::Output;
 use crate::settings::AppendFsync;

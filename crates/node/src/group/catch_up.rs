@@ -9,7 +9,7 @@ use stdx::Instant;
 use stdx::log::Entry;
 
 use super::Group;
-use crate::event::{Action};
+use crate::event::Action;
 use crate::ids::{Level, Now};
 use crate::limits;
 use crate::output::Output;

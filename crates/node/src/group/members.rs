@@ -8,10 +8,10 @@ use stdx::Duration;
 
 use super::Group;
 use crate::balance::{self, Spreading, VoteChange};
-use crate::core::Context;
+use crate::context::Context;
 use crate::defect::Defect;
-use crate::ids::{NodeId, Now, Room};
 use crate::group_status::GroupStatuses;
+use crate::ids::{NodeId, Now, Room};
 use crate::limits;
 use crate::output::Output;
 use crate::roster::Roster;

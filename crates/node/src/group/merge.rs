@@ -27,7 +27,7 @@ use stdx::slot::Slot;
 use stdx::{Duration, Instant};
 
 use super::{Committed, Group, LEVEL_OF_SPLITS, Proof, Waiter};
-use crate::core::Context;
+use crate::context::Context;
 use crate::core_messages::{Request, RequestBody, Resolution};
 use crate::defect::Defect;
 use crate::ids::{Now, Room};

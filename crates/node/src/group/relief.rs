@@ -12,10 +12,10 @@ use stdx::Instant;
 
 use super::members::is_well;
 use super::{Group, Proof, fail};
-use crate::core::Context;
+use crate::context::Context;
 use crate::core_messages::{Origin, Request, RequestBody};
-use crate::ids::{NodeId, Now, Room};
 use crate::guilt;
+use crate::ids::{NodeId, Now, Room};
 use crate::limits;
 use crate::output::Output;
 use crate::transaction::PrepareAnswer;

@@ -8,7 +8,7 @@ use state::Lookup;
 use super::batches::fail;
 use super::proof::{Committed, Observed};
 use super::{DeferredRead, Group, Held, ReadWhat, Waiter};
-use crate::core::Context;
+use crate::context::Context;
 use crate::core_messages::{CoreMessage, Origin, PlainKind, PlainRequest, Request, RequestBody};
 use crate::defect::Defect;
 use crate::entry::{self, Claimed};

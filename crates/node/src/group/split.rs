@@ -11,11 +11,11 @@ use stdx::slot::{SLOT_COUNT, Slot};
 use stdx::{Duration, Instant};
 
 use super::{Group, LEVEL_OF_SPLITS};
-use crate::core::Context;
+use crate::context::Context;
 use crate::core_messages::CoreMessage;
 use crate::defect::Defect;
-use crate::ids::Now;
 use crate::group_status::Halves;
+use crate::ids::Now;
 use crate::output::Output;
 use crate::roster::Roster;
 use crate::splitting::NewGroup;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::Group;
 use crate::core_messages::CoreMessage;
-use crate::ids::{CoreId, GroupId, Lane, NodeId, Now};
 use crate::group_status::{Feed, Follower, GroupStatus};
+use crate::ids::{CoreId, GroupId, Lane, NodeId, Now};
 use crate::limits;
 use crate::output::Output;
 use crate::wire;

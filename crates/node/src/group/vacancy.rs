@@ -26,8 +26,8 @@ use stdx::{Duration, Instant, Prng};
 
 use super::{Group, replica_reads};
 use crate::event::{Action, Persist};
-use crate::ids::{GroupId, Lane, NodeId, Now};
 use crate::group_status::GroupStatus;
+use crate::ids::{GroupId, Lane, NodeId, Now};
 use crate::limits;
 use crate::output::Output;
 use crate::replica_reads::AppliedPosition;

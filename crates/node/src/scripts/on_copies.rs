@@ -17,8 +17,8 @@ use script::{Ending, Engine, Flow, Host, Pause};
 use stdx::{Instant, Level, Prng};
 
 use crate::entry::{self, Effect, put_words};
-use crate::ids::GroupId;
 use crate::group::run_one;
+use crate::ids::GroupId;
 use crate::limits::{CALLS_PER_PART, Slicing};
 use crate::scripts::{Asides, Invocation, Permitted, check_call, elapsed_us, log_action, permit};
 use crate::slots::SlotMap;

@@ -18,8 +18,8 @@ pub use table::METRICS;
 
 use crate::commands::{Figures, cluster_info_text, info_fields};
 use crate::core::Core;
-use crate::reports::{HostReport};
 use crate::ids::{NodeId, Room};
+use crate::reports::HostReport;
 use crate::roster::Roster;
 
 /// What a metric counts.

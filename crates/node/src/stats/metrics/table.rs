@@ -6,9 +6,9 @@ use super::Kind::{self, Counter, Gauge, Histogram, Summary};
 use super::Source::{Field, Own};
 use super::{Metric, Samples, Seconds, View};
 use crate::commands::{GroupFigures, hottest_per_mille, total_calls, total_errors, total_times};
-use crate::reports::{LinkReport};
-use crate::ids::{Lane};
 use crate::group_status::{Follower, GroupStatus};
+use crate::ids::Lane;
+use crate::reports::LinkReport;
 
 /// Bounds of histograms, as powers of two of a nanosecond: from a microsecond to nine seconds.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=33;
