@@ -1,11 +1,26 @@
 //! The stepping unit: one thread's sessions and groups, without the thread.
 
 mod acquaint;
+mod blocking;
+mod caches;
 mod clients;
+mod cost;
+mod founding;
+mod happenings;
 mod keys;
+mod levels;
 mod messages;
+mod monitor;
+mod neighbours;
+mod optimism;
+mod parameters;
 mod parts;
+mod replication_wait;
+mod request_ids;
 mod routing;
+mod splitting;
+mod thorough;
+mod undelivered;
 mod users;
 
 use std::collections::{BTreeMap, BTreeSet};

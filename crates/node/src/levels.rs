@@ -29,7 +29,6 @@ use stdx::{Level, Levels};
 
 use crate::commands::Known;
 use crate::context::Context;
-use crate::core::Core;
 use crate::core_messages::{Request, RequestBody};
 use crate::defect::Defect;
 use crate::entry;
@@ -111,12 +110,12 @@ impl Context {
 }
 
 /// Why a level cannot be raised that the leader of group 0 does not know.
-fn leads_and_does_not_know(leader: NodeId, levels: Levels) -> String {
+pub(crate) fn leads_and_does_not_know(leader: NodeId, levels: Levels) -> String {
     format!("ERR node {}, which leads group 0, knows {levels}: give it a version that knows more", leader.0)
 }
 
 /// What a node says that meets a level which it does not know.
-fn not_known(level: Level, levels: Levels) -> String {
+pub(crate) fn not_known(level: Level, levels: Levels) -> String {
     format!(
         "the cluster is at level {level}, and this version of Holdfast knows {levels}: nothing of it has been written \
          here. Start a version that knows level {level}"
@@ -137,20 +136,6 @@ pub(crate) fn check_form(in_force: Level, name: &str, args: Args<'_>) -> Result<
         "ERR '{name}' in this form needs level {since}, and the cluster is at level {in_force}: when every node runs a \
          version that knows level {since}, raise it (holdfast cluster upgrade)"
     )))
-}
-
-impl Core {
-    /// The cluster is at this level, as group 0 has it.
-    pub(crate) fn take_level(&mut self, level: Level) {
-        self.context.levels.in_force = self.context.levels.in_force.max(level);
-        let level = self.context.levels.in_force;
-        self.groups_mut().for_each(|group| group.hear_of_level(level));
-    }
-
-    /// A link to a node is up, which has said which levels it knows.
-    pub(crate) fn hear_levels(&mut self, node: NodeId, levels: Levels) {
-        self.context.levels.of_nodes.insert(node, levels);
-    }
 }
 
 impl Group {

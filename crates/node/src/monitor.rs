@@ -4,12 +4,10 @@
 
 use std::sync::Arc;
 
-use command::Flag;
 use resp::Args;
 
 use crate::commands::Known;
 use crate::context::Context;
-use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::entry::Reader;
 use crate::ids::{CoreId, SessionId};
@@ -18,7 +16,7 @@ use crate::output::{Outbox, Output};
 /// Which sessions of this core watch, and which cores have such sessions.
 #[derive(Debug, Default)]
 pub struct Monitors {
-    sessions: Vec<SessionId>,
+    pub(crate) sessions: Vec<SessionId>,
     cores: Vec<bool>,
     is_watched: bool,
 }
@@ -58,39 +56,8 @@ impl Monitors {
     }
 
     /// True if other cores still believe that sessions of this one watch, and none does.
-    fn is_to_be_taken_back(&self, own: CoreId) -> bool {
+    pub(crate) fn is_to_be_taken_back(&self, own: CoreId) -> bool {
         self.sessions.is_empty() && self.cores.get(usize::from(own.0)) == Some(&true)
-    }
-}
-
-impl Core {
-    /// Shows a command to those who watch. What administrators do is not shown, nor are passwords.
-    pub(crate) fn show_command(&mut self, id: SessionId, database: u16, known: Known, args: Args<'_>) {
-        if known.has(Flag::Admin) || (known.has(Flag::SkipMonitor) && known.script_naming().is_none()) {
-            return;
-        }
-        let Some(session) = self.sessions.get(id) else { return };
-        let words = args.iter().enumerate();
-        let words = words.map(|(place, word)| if is_secret(known, args, place) { &b"(redacted)"[..] } else { word });
-        let line = line(self.now.unix.0, database, &session.peer.address, words);
-        show_line(&line, &self.context, &mut self.outbox);
-    }
-
-    /// A core shows a command.
-    pub(crate) fn see_command(&mut self, line: &[u8]) {
-        for session in &self.context.monitors.sessions {
-            self.sessions.push(*session, &self.context.settings.output_limits, |writer| writer.raw(line));
-        }
-    }
-
-    /// Tells the other cores when the last session of this one that watched is gone.
-    pub(crate) fn turn_monitors(&mut self) {
-        let own = self.context.core;
-        if self.context.monitors.is_to_be_taken_back(own) {
-            for core in (0..self.context.core_count).map(CoreId) {
-                self.outbox.push(own, core, CoreMessage::Monitoring(own, false));
-            }
-        }
     }
 }
 
@@ -106,7 +73,7 @@ impl Output<'_> {
 }
 
 /// A command as it is shown: when, in which database, from which client, and its words.
-fn line<'a>(unix_ms: i64, database: u16, by: &str, words: impl Iterator<Item = &'a [u8]>) -> Arc<[u8]> {
+pub(crate) fn line<'a>(unix_ms: i64, database: u16, by: &str, words: impl Iterator<Item = &'a [u8]>) -> Arc<[u8]> {
     let (seconds, micros) = (unix_ms.div_euclid(1_000), unix_ms.rem_euclid(1_000) * 1_000);
     let mut line = format!("+{seconds}.{micros:06} [{database} {by}]").into_bytes();
     for word in words {
@@ -117,7 +84,7 @@ fn line<'a>(unix_ms: i64, database: u16, by: &str, words: impl Iterator<Item = &
     line.into()
 }
 
-fn show_line(line: &Arc<[u8]>, context: &Context, outbox: &mut Outbox) {
+pub(crate) fn show_line(line: &Arc<[u8]>, context: &Context, outbox: &mut Outbox) {
     for (core, _) in (0..).zip(&context.monitors.cores).filter(|(_, watches)| **watches) {
         outbox.push(context.core, CoreId(core), CoreMessage::Monitored(Arc::clone(line)));
     }
@@ -147,7 +114,7 @@ pub(crate) fn is_secret(known: Known, args: Args<'_>, place: usize) -> bool {
 }
 
 /// Appends a word in quotes, readable whatever it holds.
-fn quote(word: &[u8], line: &mut Vec<u8>) {
+pub(crate) fn quote(word: &[u8], line: &mut Vec<u8>) {
     line.push(b'"');
     for byte in word {
         match byte {

@@ -9,17 +9,12 @@
 //! depends on it, so that a word that is late or lost costs a hand-over at most.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use stdx::{Duration, Instant, leb128};
 
-use crate::core::Core;
-use crate::core_messages::CoreMessage;
-use crate::event::Action;
-use crate::ids::{CoreId, GroupId, Lane, NodeId, Room};
+use crate::ids::{CoreId, NodeId};
 use crate::limits;
 use crate::stagger::{self, Stage};
-use crate::wire;
 
 /// A node's word on itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,11 +61,11 @@ impl Vitals {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Neighbours {
     /// What they say, and since when they have said it.
-    heard: BTreeMap<NodeId, (Vitals, Instant)>,
+    pub(crate) heard: BTreeMap<NodeId, (Vitals, Instant)>,
     /// Those that have been heard, and when that was last.
     silent: BTreeMap<NodeId, Instant>,
     /// Those that nobody has heard for longer than `replace-after`: others take their places.
-    lost: BTreeSet<NodeId>,
+    pub(crate) lost: BTreeSet<NodeId>,
 }
 
 impl Neighbours {
@@ -147,13 +142,13 @@ impl Neighbours {
 #[derive(Debug, Default)]
 pub(crate) struct Hearing {
     heard: BTreeMap<NodeId, (Vitals, Instant)>,
-    told: Vitals,
-    tell_at: Instant,
+    pub(crate) told: Vitals,
+    pub(crate) tell_at: Instant,
     /// What each core of this node does about checkpoints, where it is not nothing.
     checkpoints: BTreeMap<CoreId, Stage>,
     /// When to judge again: at once if a node has spoken, or else when one may have fallen silent.
-    judge_at: Instant,
-    absences: Absences,
+    pub(crate) judge_at: Instant,
+    pub(crate) absences: Absences,
 }
 
 /// For how long nodes have been heard by nobody, as far as this node could tell.
@@ -164,14 +159,14 @@ pub(crate) struct Hearing {
 /// process did not run. A node that is heard by a node that is heard here is not gone, though the two of us are cut
 /// off. Every node keeps its own account, so that a change of leaders changes nothing.
 #[derive(Debug, Default)]
-struct Absences {
+pub(crate) struct Absences {
     gone: BTreeMap<NodeId, Duration>,
     looked: Instant,
 }
 
 impl Absences {
     /// Looks who is there. The nodes that have been gone for as long as `replace_after`, if that is not zero.
-    fn look(
+    pub(crate) fn look(
         &mut self,
         neighbours: &Neighbours,
         own: NodeId,
@@ -215,7 +210,12 @@ impl Hearing {
 
     /// The nodes that are heard now: those that were already, as they were known, stay what they are since then. Nodes
     /// that are no members are heard by nobody.
-    fn judge(&mut self, before: &Neighbours, is_member: impl Fn(NodeId) -> bool, now: Instant) -> Neighbours {
+    pub(crate) fn judge(
+        &mut self,
+        before: &Neighbours,
+        is_member: impl Fn(NodeId) -> bool,
+        now: Instant,
+    ) -> Neighbours {
         self.heard.retain(|node, _| is_member(*node));
         let mut silent = before.silent.clone();
         self.heard.retain(|node, (_, heard)| {
@@ -235,55 +235,6 @@ impl Hearing {
         };
         let judged = self.heard.iter().map(|(node, (vitals, _))| (*node, (vitals.clone(), since(node, vitals))));
         Neighbours { heard: judged.collect(), silent, lost: BTreeSet::new() }
-    }
-}
-
-impl Core {
-    /// The first core tells the other nodes of this one, and the other cores of the other nodes.
-    pub(crate) fn keep_neighbours(&mut self, actions: &mut Vec<Action>) {
-        if self.context.core.0 != 0 || self.context.roster.is_empty() {
-            return;
-        }
-        let now = self.now.instant;
-        // Most turns have nothing to judge, and nothing to tell.
-        if now >= self.hearing.judge_at {
-            self.judge_neighbours();
-        }
-        let can_lead = self.context.host.room == Room::Enough && !self.context.is_stopping;
-        let heard = &self.context.neighbours.heard;
-        let told = &self.hearing.told;
-        let checkpoint = self.hearing.own_checkpoint_stage();
-        let is_told = (can_lead, checkpoint) == (told.can_lead, told.checkpoint) && heard.keys().eq(&told.hears);
-        if now < self.hearing.tell_at && is_told {
-            return;
-        }
-        let (core_count, stalled_ms) = (self.context.core_count, self.context.host.guilt.stalled_ms);
-        let hears = heard.keys().copied().collect();
-        let vitals = Vitals { can_lead, hears, core_count, checkpoint, stalled_ms };
-        self.hearing.tell_at = now + limits::VITALS_INTERVAL;
-        let mut bytes = wire::encode_vitals(&vitals);
-        wire::stamp(&mut bytes, self.context.moments.latest());
-        self.hearing.told = vitals;
-        for (node, _) in self.context.roster.present().filter(|(node, _)| *node != self.context.node) {
-            actions.push(Action::Send { to: node, group: GroupId(0), lane: Lane::Vital, bytes: bytes.clone() });
-        }
-    }
-
-    fn judge_neighbours(&mut self) {
-        let now = self.now.instant;
-        let roster = &self.context.roster;
-        let is_member = |node| roster.get(node).is_some_and(|member| !member.is_removed);
-        let mut judged = self.hearing.judge(&self.context.neighbours, is_member, now);
-        let staying = roster.staying().collect();
-        let replace_after = self.context.settings.replace_after;
-        judged.lost = self.hearing.absences.look(&judged, self.context.node, &staying, replace_after, now);
-        if judged != *self.context.neighbours {
-            let judged = Arc::new(judged);
-            for core in (1..self.context.core_count).map(CoreId) {
-                self.outbox.push(self.context.core, core, CoreMessage::Neighbours(Arc::clone(&judged)));
-            }
-            self.context.neighbours = judged;
-        }
     }
 }
 

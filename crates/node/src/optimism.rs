@@ -4,16 +4,11 @@
 use stdx::{Duration, Instant, Level};
 
 use crate::context::Context;
-use crate::core::Core;
-use crate::core_messages::{Request, RequestBody};
-use crate::event::Action;
 use crate::ids::{GroupId, SessionId};
 use crate::limits;
-use crate::quorum::Answerable;
-use crate::relay::Purpose;
 
 /// Groups of older levels reserve nothing.
-const SINCE: Level = Level(2);
+pub(crate) const SINCE: Level = Level(2);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -98,37 +93,5 @@ impl Context {
     /// A session does not try to change what it has watched.
     pub(crate) fn give_up_reserved(&mut self, session: SessionId, optimism: &mut Optimism, now: Instant) {
         self.reservations_given_up.extend(optimism.abandon(now).into_iter().map(|group| (session, group)));
-    }
-}
-
-impl Core {
-    /// A session forgets what it has watched, and tells those who keep something of it.
-    pub(crate) fn abandon_watches(&mut self, id: SessionId) {
-        let now = self.now.instant;
-        if let Some(session) = self.sessions.get_mut(id) {
-            self.context.give_up_reserved(id, &mut session.optimism, now);
-        }
-    }
-
-    /// For how long what a session is about to watch should be kept for it.
-    pub(crate) fn wish_of(&mut self, id: SessionId) -> Option<Duration> {
-        if self.context.level_for_clients() < SINCE {
-            return None;
-        }
-        let now = self.now.instant;
-        self.sessions.get_mut(id).and_then(|session| session.optimism.wish(now))
-    }
-
-    /// Tells groups what need not be kept any more.
-    pub(crate) fn end_reservations(&mut self, actions: &mut Vec<Action>) {
-        if self.context.reservations_given_up.is_empty() {
-            return;
-        }
-        for (session, group) in std::mem::take(&mut self.context.reservations_given_up) {
-            let request =
-                Request::new(self.origin_of(session), group, resp::Protocol::Resp2, RequestBody::EndReservation);
-            self.relay.submit(request, Purpose::Reservation, Answerable::UNDER_WAY, self.now.instant);
-        }
-        self.flush_relay(actions);
     }
 }

@@ -4,20 +4,15 @@
 //! A group without a leader is waited for: elections take a fraction of a second. When it has had none for as long as a
 //! request waits ([`limits::REQUEST_PATIENCE`]), whatever comes next is refused at once.
 
+mod checks;
+
 use std::collections::BTreeMap;
 
-use command::Refusal;
-use resp::Args;
 use stdx::{Duration, Instant};
 
-use crate::commands::Known;
 use crate::context::Context;
-use crate::core::Core;
-use crate::dispatch::lookup;
-use crate::entry::Reader;
-use crate::ids::{GroupId, NodeId, SessionId};
+use crate::ids::{GroupId, NodeId};
 use crate::limits;
-use crate::replica_reads;
 
 /// Somebody has asked whether a group can answer. Nothing is asked of a group without this, or without saying that it
 /// is [under way](Self::UNDER_WAY).
@@ -37,7 +32,7 @@ pub(crate) struct Leaderless {
 }
 
 #[derive(Debug)]
-struct Silence {
+pub(crate) struct Silence {
     since: Instant,
     /// Clients that cache have been told that they may miss changes.
     is_told: bool,
@@ -141,94 +136,6 @@ impl Context {
     }
 }
 
-impl Core {
-    /// True if a group has had no leader for so long that a request does not wait for one.
-    pub(crate) fn has_no_quorum(&self, group: GroupId) -> bool {
-        self.context.has_no_quorum(group, self.now.instant)
-    }
-
-    /// Why a request to a group is refused when nobody answers it.
-    pub(crate) fn no_quorum(&self, group: GroupId) -> String {
-        self.context.no_quorum(group, self.now.instant)
-    }
-
-    /// Refuses what is asked of a group that nobody can answer for.
-    ///
-    /// # Errors
-    /// If the group has had no leader for so long that a request does not wait for one.
-    #[inline]
-    pub(crate) fn check_quorum(&self, group: GroupId) -> Result<Answerable, Refusal> {
-        if self.has_no_quorum(group) { Err(Refusal::new(self.no_quorum(group))) } else { Ok(Answerable(())) }
-    }
-
-    /// The same for several groups.
-    ///
-    /// # Errors
-    /// For the first that has had no leader for so long.
-    pub(crate) fn check_quorums(&self, groups: impl IntoIterator<Item = GroupId>) -> Result<Answerable, Refusal> {
-        if !self.context.leaderless.is_empty() {
-            groups.into_iter().try_for_each(|group| self.check_quorum(group).map(|_| ()))?;
-        }
-        Ok(Answerable(()))
-    }
-
-    /// The same for a read, which the replica of this node may have been asked for before.
-    ///
-    /// # Errors
-    /// The words of the refusal.
-    #[inline]
-    pub(crate) fn check_quorum_to_read(
-        &self,
-        session: SessionId,
-        group: GroupId,
-        known: Known,
-        args: Args<'_>,
-    ) -> Result<Answerable, Refusal> {
-        if self.has_no_quorum(group) {
-            return Err(Refusal::new(self.no_quorum_to_read(session, group, known, args)));
-        }
-        Ok(Answerable(()))
-    }
-
-    /// The same for what is laid out by `entry::put_words`.
-    ///
-    /// # Errors
-    /// The words of the refusal.
-    pub(crate) fn check_quorum_to_read_words(
-        &self,
-        session: SessionId,
-        group: GroupId,
-        words: &[u8],
-    ) -> Result<Answerable, Refusal> {
-        if self.has_no_quorum(group) {
-            return Err(Refusal::new(self.no_quorum_to_read_words(session, group, words)));
-        }
-        Ok(Answerable(()))
-    }
-
-    /// Why a read is refused when nobody answers it. Where the replica of this node may answer, that was too old, and
-    /// the refusal names the bound.
-    pub(crate) fn no_quorum_to_read(&self, session: SessionId, group: GroupId, known: Known, args: Args<'_>) -> String {
-        let reading = self.sessions.get(session).and_then(|session| session.options.reading.as_ref());
-        match reading {
-            Some(reading) if self.group_with_replica(session, known, args).is_some() => {
-                replica_reads::too_old(self.context.allowed(reading))
-            }
-            _ => self.no_quorum(group),
-        }
-    }
-
-    /// The same for what is laid out by `entry::put_words`.
-    pub(crate) fn no_quorum_to_read_words(&self, session: SessionId, group: GroupId, words: &[u8]) -> String {
-        let mut spans = Vec::new();
-        let (_, args) = Reader::new(words).words(&mut spans);
-        match lookup(args) {
-            Ok(known) => self.no_quorum_to_read(session, group, known, args),
-            Err(_) => self.no_quorum(group),
-        }
-    }
-}
-
 /// How every such refusal begins: no quorum confirms that this node leads, or what came as the answer of a group is
 /// none.
-const NO_QUORUM: &str = "CLUSTERDOWN No quorum of the group answers";
+pub(crate) const NO_QUORUM: &str = "CLUSTERDOWN No quorum of the group answers";

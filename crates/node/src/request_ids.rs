@@ -8,17 +8,12 @@
 //! is what keeps two copies of it apart: who gets the lock looks whether the answer is there already, and until the
 //! answer has been applied nobody else gets it.
 
-use command::{Flag, Refusal, Span as KeySpan};
-use keyspace::{BlockingTimeout, Body};
-use resp::{Args, Protocol, Span};
+use resp::{Protocol, Span};
 use stdx::slot::slot_of;
 
-use crate::commands::{self, Flow, Known};
-use crate::core::Core;
-use crate::dispatch::{Groups, Next, lookup};
+use crate::commands::Known;
+use crate::dispatch::lookup;
 use crate::entry::{Reader, RequestId};
-use crate::event::Action;
-use crate::ids::SessionId;
 use crate::scripts::Invocation;
 use crate::slots::SlotMap;
 use crate::transaction::Work;
@@ -68,7 +63,7 @@ impl Named {
 }
 
 /// The first key that the commands name, if they name any.
-fn first_key(commands: &[Vec<u8>]) -> Option<Vec<u8>> {
+pub(crate) fn first_key(commands: &[Vec<u8>]) -> Option<Vec<u8>> {
     let mut spans: Vec<Span> = Vec::new();
     commands.iter().find_map(|words| {
         let (_, args) = Reader::new(words).words(&mut spans);
@@ -100,49 +95,4 @@ impl Work {
 /// True for CLIENT REQUESTID.
 pub(crate) fn is_naming(known: Known) -> bool {
     matches!(known, Known::Control(command) if command.name == "requestid")
-}
-
-impl Core {
-    /// A request with an id.
-    pub(crate) fn dispatch_named(
-        &mut self,
-        id: SessionId,
-        known: Known,
-        args: Args<'_>,
-        actions: &mut Vec<Action>,
-    ) -> Next {
-        let refuse = |this: &mut Self, why: &str| {
-            let text = format!("ERR '{}' {why}", known.name());
-            this.fail(id, &Refusal::new(text))
-        };
-        match known {
-            Known::Control(command) => match command.body {
-                commands::Body::Script { .. } | commands::Body::Flow(Flow::Multi) => {
-                    self.dispatch_control(id, command, args, actions)
-                }
-                _ if is_naming(known) => self.dispatch_control(id, command, args, actions),
-                _ => refuse(self, "cannot be given a request id: it changes no keys"),
-            },
-            // What only reads may be repeated.
-            Known::Data(command) if matches!(command.body, Body::Query(_)) => {
-                self.dispatch_data(id, command, args, actions)
-            }
-            Known::Data(command) => {
-                let waits = command.has(Flag::Blocking)
-                    && keyspace::blocking_timeout(command, args)
-                        .is_ok_and(|timeout| !matches!(timeout, BlockingTimeout::None));
-                let is_nowhere = match command.span {
-                    KeySpan::Nothing => true,
-                    KeySpan::Keys => self.groups_of(command, args) == Groups::None,
-                    KeySpan::Whole(_) => false,
-                };
-                match (waits, is_nowhere) {
-                    // It will be refused.
-                    (_, true) => self.dispatch_data(id, command, args, actions),
-                    (true, false) => refuse(self, "cannot be given a request id: it waits"),
-                    (false, false) => self.dispatch_to_several(id, command, args, actions),
-                }
-            }
-        }
-    }
 }

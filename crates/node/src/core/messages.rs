@@ -1,4 +1,4 @@
-//! Letters of the other cores of this node, and messages of other nodes.
+//! Envelopes of the other cores of this node, and messages of other nodes.
 
 use stdx::UnixMillis;
 

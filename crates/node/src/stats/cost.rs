@@ -2,16 +2,12 @@
 //! the figures of a node sees what the node's own clients have asked for, no matter who has carried it out.
 
 use keyspace::DataCommand;
-use resp::{Args, Span};
+use resp::Args;
 use state::Meter;
 use stdx::{Duration, leb128};
 
 use crate::commands::Known;
-use crate::core::Core;
-use crate::core_messages::{Request, RequestBody};
-use crate::entry::{Reader, put_bytes};
-use crate::relay::Purpose;
-use crate::stats::calls::FarCalls;
+use crate::entry::put_bytes;
 use crate::stats::timing::{Timings, Watch};
 
 /// What a request has taken. Of one that has been carried out before nothing is known.
@@ -55,7 +51,7 @@ impl Cost {
 }
 
 /// No command takes longer, so that times of another node cannot overflow a sum.
-const NANOS_MAX: u64 = 1 << 48;
+pub(crate) const NANOS_MAX: u64 = 1 << 48;
 
 /// Who wants the times of a request's commands.
 pub(crate) enum Measure<'a> {
@@ -103,53 +99,6 @@ impl Meter for Measure<'_> {
     #[inline]
     fn stop(&mut self, watch: Option<Watch>, args: Args<'_>) {
         Measure::stop(self, watch, args);
-    }
-}
-
-impl Core {
-    /// True if a command must be measured for this core where it is carried out.
-    pub(crate) fn wants_time(&mut self, known: Known, args: Args<'_>) -> bool {
-        // Where nobody is asked by number the core that carries it out decides.
-        self.context.is_clustered && self.context.timings.wants(known, args)
-    }
-
-    /// Counts what a request of this core has taken.
-    pub(crate) fn count_cost(&mut self, request: &Request, purpose: &Purpose, cost: &Cost) {
-        if *cost == Cost::default() {
-            return;
-        }
-        let timings = &mut self.context.timings;
-        let mut times = cost.times.iter();
-        let mut note = |args: Args<'_>| {
-            if let Some(took) = times.next()
-                && let Ok(known) = crate::dispatch::lookup(args)
-            {
-                timings.note_answered(known, args, *took);
-            }
-        };
-        let mut spans: Vec<Span> = Vec::new();
-        match &request.body {
-            RequestBody::Write(words) | RequestBody::Read(words) | RequestBody::ReadAtOnce(words) => {
-                note(Reader::new(words).words(&mut spans).1);
-            }
-            RequestBody::Script(script) => note(Reader::new(&script.words).words(&mut spans).1),
-            RequestBody::Exec(packed) => {
-                let exec = Reader::new(packed).exec(request.protocol, &mut spans);
-                exec.for_each(&mut spans, |_, args| note(args));
-            }
-            _ => {}
-        }
-        if let Some(calls) = FarCalls::read(&cost.calls) {
-            self.sessions.calls.add_far_script(calls);
-        }
-        match (purpose, cost.times.first()) {
-            (Purpose::Question { id, .. }, Some(took)) => self.note_part_time(*id, *took),
-            (Purpose::Client { session, .. } | Purpose::Script { session, .. }, Some(_)) => {
-                let entries = self.context.timings.take_slow();
-                self.take_slow(*session, entries);
-            }
-            _ => {}
-        }
     }
 }
 
