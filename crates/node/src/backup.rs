@@ -21,13 +21,13 @@ use resp::Protocol;
 use stdx::{Instant, UnixMillis};
 
 use crate::checkpoint::CHUNK_STATE;
-use crate::core_messages::{Lock, Origin};
 use crate::event::Action;
 use crate::group::Group;
 use crate::ids::{Level, Now};
 use crate::limits;
 use crate::locks::FencingToken;
 use crate::output::Output;
+use crate::requests::{Lock, Origin};
 use crate::transaction::TransactionId;
 
 /// What a group knows of backups.

@@ -28,7 +28,7 @@ use state::Upkeep;
 use stdx::slot::{Slot, slot_of};
 use stdx::{Instant, UnixMillis};
 
-use crate::core_messages::{CoreMessage, Origin};
+use crate::core_messages::CoreMessage;
 use crate::entry::{Reader, put_words};
 use crate::frame;
 use crate::group::proof::{Observed, Proof};
@@ -36,6 +36,7 @@ use crate::group::{Group, is_null};
 use crate::ids::{GroupId, Lane, Now};
 use crate::limits;
 use crate::output::Output;
+use crate::requests::Origin;
 use crate::wire;
 
 // ---- the group's side -----------------------------------------------------------------------------------------------

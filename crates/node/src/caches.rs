@@ -7,13 +7,14 @@ use resp::{Args, Span};
 use stdx::Instant;
 
 use crate::context::Context;
-use crate::core_messages::{Claim, CoreMessage, Origin, Request, RequestBody};
+use crate::core_messages::CoreMessage;
 use crate::entry::Reader;
 use crate::group::proof::Proof;
 use crate::ids::{CoreId, GroupId, SessionId};
 use crate::invalidation_barrier::Withheld;
 use crate::output::Output;
 use crate::relay::Purpose;
+use crate::requests::{Claim, Origin, Request, RequestBody};
 use crate::tracking::{Author, News, Tracker};
 
 impl Tracker {

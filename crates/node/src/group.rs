@@ -57,7 +57,7 @@ use stdx::{Duration, Instant, Prng, UnixMillis};
 
 use crate::backup::Backups;
 use crate::checkpoint::Checkpointing;
-use crate::core_messages::{CoreMessage, Lock, Locked, Origin, Request, RequestBody, Resolution};
+use crate::core_messages::CoreMessage;
 use crate::defect::Defect;
 use crate::entry::{self, Effect, Item};
 use crate::event::{Action, GroupSeed};
@@ -67,6 +67,7 @@ use crate::locks::{FencingToken, Locks};
 use crate::observe;
 use crate::output::Output;
 use crate::pubsub;
+use crate::requests::{Lock, Locked, Origin, Request, RequestBody, Resolution};
 use crate::roster::{Member, Roster};
 use crate::scripts::overlay::Speculation;
 use crate::settings::AppendFsync;

@@ -17,9 +17,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::core_messages::{Claim, Origin};
 use crate::group::proof::Committed;
 use crate::ids::CoreId;
+use crate::requests::{Claim, Origin};
 
 /// An answer that waits.
 #[derive(Debug)]

@@ -29,7 +29,6 @@ use stdx::{Level, Levels};
 
 use crate::commands::Known;
 use crate::context::Context;
-use crate::core_messages::{Request, RequestBody};
 use crate::defect::Defect;
 use crate::entry;
 use crate::event::Action;
@@ -37,6 +36,7 @@ use crate::group::Group;
 use crate::group::proof::Proof;
 use crate::ids::{GroupId, NodeId};
 use crate::output::Output;
+use crate::requests::{Request, RequestBody};
 use crate::roster::Member;
 use crate::timeline::Kind;
 

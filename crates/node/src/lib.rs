@@ -55,6 +55,7 @@ mod replica_reads;
 mod replication_wait;
 mod reports;
 mod request_ids;
+pub(crate) mod requests;
 mod reserved;
 pub mod router;
 pub mod scripts;

@@ -7,9 +7,7 @@ use stdx::UnixMillis;
 
 use crate::commands::Known;
 use crate::context::Context;
-use crate::core_messages::{
-    CoreMessage, Envelope, Origin, OutcomeQueryKind, ParticipantStatus, Piece, PlainRequest, RequestBody,
-};
+use crate::core_messages::{CoreMessage, Envelope, Piece};
 use crate::entry::put_words;
 use crate::event::Action;
 use crate::group::proof::{Committed, Observed, Proof};
@@ -17,7 +15,8 @@ use crate::ids::{CoreId, GroupId, Lane, Level, NodeId};
 use crate::invalidation_barrier::Withheld;
 use crate::limits;
 use crate::pubsub;
-use crate::relay::Step;
+use crate::requests::Step;
+use crate::requests::{Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, RequestBody};
 use crate::session::Sessions;
 use crate::stats::cost::{Cost, Measure};
 use crate::stats::timing::{Timings, Watch};

@@ -17,22 +17,11 @@ use std::sync::Arc;
 use resp::Protocol;
 use stdx::{Duration, Instant};
 
-use crate::core_messages::{Claim, Request, RequestBody, ScriptRequest};
 use crate::ids::{GroupId, NodeId, SessionId};
 use crate::limits;
 use crate::quorum::Answerable;
+use crate::requests::{Claim, Request, RequestBody, Route, ScriptRequest, Step};
 use crate::transaction::TransactionId;
-
-/// Where a group is led.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Route {
-    /// The node that leads it, if that is known; a node that will lead but cannot serve yet is not named.
-    pub leader: Option<NodeId>,
-    /// Raft's term.
-    pub term: u64,
-    /// This node holds a replica of the group, which tells what changes.
-    pub is_here: bool,
-}
 
 /// What is done with an answer.
 #[derive(Debug)]
@@ -121,19 +110,6 @@ impl Purpose {
             _ => None,
         }
     }
-}
-
-/// A step of a transaction in one group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Lock.
-    Lock,
-    /// Keep the locks.
-    Renew,
-    /// Prepare.
-    Prepare,
-    /// Resolve.
-    Resolve,
 }
 
 /// A request that has been given up.
@@ -705,10 +681,10 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core_messages::{Origin, Resolution};
     use crate::entry::Effect;
     use crate::ids::CoreId;
     use crate::locks::FencingToken;
+    use crate::requests::{Origin, Resolution};
     use crate::transaction::GatewayId;
 
     const SESSION: SessionId = SessionId { serial: 1, index: 0 };

@@ -26,8 +26,8 @@ use std::collections::BTreeMap;
 use resp::Protocol;
 use stdx::{Duration, UnixMillis};
 
-use crate::core_messages::Origin;
 use crate::ids::GroupId;
+use crate::requests::Origin;
 
 /// How far a group was when it answered: the last entry applied, and the leader's wall clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

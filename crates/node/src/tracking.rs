@@ -22,8 +22,8 @@ use std::sync::Arc;
 
 use resp::{Protocol, Writer};
 
-use crate::core_messages::Claim;
 use crate::ids::{CoreId, SessionId};
+use crate::requests::Claim;
 use crate::session::Session;
 use crate::transaction::TransactionId;
 

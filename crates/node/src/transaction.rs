@@ -24,7 +24,6 @@ use stdx::{Instant, Level};
 
 pub use message::{GatewayId, TransactionId};
 
-use crate::core_messages::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::defect::Defect;
 use crate::entry::{self, Answered, Durability, Effect, Watch};
 use crate::group::proof::{Observed, Proof};
@@ -33,6 +32,7 @@ use crate::ids::{GroupId, SessionId};
 use crate::limits::{self, Slicing};
 use crate::locks::FencingToken;
 use crate::request_ids::{self, Named};
+use crate::requests::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::scripts::on_copies::{Computation, Computed, Outcome, Wants};
 use crate::scripts::{Asides, Circumstances, Invocation};
 use crate::slots::SlotMap;

@@ -13,12 +13,12 @@ use keyspace::{Body, DataCommand};
 use resp::{Args, Protocol, Span};
 use stdx::leb128;
 
-use crate::core_messages::{Request, RequestBody};
 use crate::dispatch;
 use crate::entry::{self, Effect};
 use crate::frame;
 use crate::libraries;
 use crate::limits::SLICED_BYTES_MIN;
+use crate::requests::{Request, RequestBody};
 use crate::roster::GROUPS_MAX;
 use crate::wire::{self, LockedView};
 
@@ -181,9 +181,9 @@ fn is_whole_query(command: &DataCommand) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core_messages::Origin;
     use crate::ids::{CoreId, GroupId, NodeId, SessionId};
     use crate::locks::FencingToken;
+    use crate::requests::Origin;
     use crate::transaction::{GatewayId, TransactionId};
 
     #[test]

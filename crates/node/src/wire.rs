@@ -43,10 +43,7 @@ use stdx::{Duration, UnixMillis, leb128};
 use message::answer::{FOR_GATEWAY, read_moved};
 
 use crate::blocking::{WaitQueueAct, WaitQueueNote};
-use crate::core_messages::{
-    Claim, CoreMessage, Lock, Locked, Origin, OutcomeQueryKind, ParticipantStatus, Request, RequestBody, Resolution,
-    ScriptRequest,
-};
+use crate::core_messages::CoreMessage;
 use crate::entry::{Answered, Durability, Effect, RequestId, Taken, Watch, put_bytes, put_prepared};
 use crate::group::Declined;
 use crate::group::proof::Proof;
@@ -57,6 +54,9 @@ use crate::neighbours::Vitals;
 use crate::pubsub;
 use crate::replica_reads::AppliedPosition;
 use crate::request_ids;
+use crate::requests::{
+    Claim, Lock, Locked, Origin, OutcomeQueryKind, ParticipantStatus, Request, RequestBody, Resolution, ScriptRequest,
+};
 use crate::roster::{Member, is_zone};
 use crate::scripts::{Code, Invocation};
 use crate::stats::cost::Cost;

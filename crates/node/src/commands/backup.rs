@@ -5,10 +5,10 @@ use resp::{Args, Writer};
 
 use super::{Body, ControlCommand, container, local, number, plain};
 use crate::core::Core;
-use crate::core_messages::{Origin, Request, RequestBody};
 use crate::event::Action;
 use crate::ids::{GroupId, SessionId};
 use crate::relay::Purpose;
+use crate::requests::{Origin, Request, RequestBody};
 use crate::session::OwnTicket;
 use crate::transaction::Work;
 

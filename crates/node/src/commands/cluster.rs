@@ -418,7 +418,7 @@ enum Health {
 
 /// The groups that somebody leads. A node by itself leads all.
 fn leaders(core: &Context) -> impl Iterator<Item = (GroupId, NodeId)> {
-    let leader = |route: &crate::relay::Route| if core.is_clustered { route.leader } else { Some(core.node) };
+    let leader = |route: &crate::requests::Route| if core.is_clustered { route.leader } else { Some(core.node) };
     (0..).map(GroupId).zip(&core.routes).filter_map(move |(group, route)| Some((group, leader(route)?)))
 }
 

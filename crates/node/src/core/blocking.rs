@@ -5,7 +5,7 @@ use crate::blocking::{
 };
 use crate::commands::Known;
 use crate::core::Core;
-use crate::core_messages::{CoreMessage, Origin, Request, RequestBody};
+use crate::core_messages::CoreMessage;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::Action;
@@ -14,6 +14,7 @@ use crate::group::{Group, Standing};
 use crate::ids::{GroupId, Lane, SessionId};
 use crate::limits;
 use crate::reports::SourceFigures;
+use crate::requests::{Origin, Request, RequestBody};
 use crate::router;
 use crate::session::{Hold, Session};
 use crate::transaction::Work;

@@ -2,12 +2,13 @@
 
 use crate::caches::{Parked, for_each_key_read};
 use crate::core::Core;
-use crate::core_messages::{Claim, CoreMessage, Origin, Request};
+use crate::core_messages::CoreMessage;
 use crate::event::Action;
 use crate::group::proof::Proof;
 use crate::ids::{CoreId, GroupId, SessionId};
 use crate::limits;
 use crate::relay::Purpose;
+use crate::requests::{Claim, Origin, Request};
 use crate::router;
 use crate::session::Session;
 use crate::tracking::{Asked, Author, Change, News, Presence, Redirect};

@@ -2,9 +2,9 @@
 
 use crate::commands::Known;
 use crate::core::Core;
-use crate::core_messages::{Request, RequestBody};
 use crate::entry::Reader;
 use crate::relay::Purpose;
+use crate::requests::{Request, RequestBody};
 use crate::stats::calls::FarCalls;
 use crate::stats::cost::Cost;
 use resp::{Args, Span};

@@ -6,13 +6,14 @@ use keyspace::{PREFETCH_MAX, PrefetchTarget};
 use resp::Protocol;
 
 use super::Core;
-use crate::core_messages::{CoreMessage, Envelope, Piece, PlainKind, Request, RequestBody};
+use crate::core_messages::{CoreMessage, Envelope, Piece};
 use crate::defect::Defect;
 use crate::dispatch::look_up;
 use crate::event::Action;
 use crate::ids::{CoreId, GroupId, Lane, NodeId, SessionId};
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
+use crate::requests::{PlainKind, Request, RequestBody};
 use crate::wire::{self, Wire};
 use crate::{entry, router, validate};
 

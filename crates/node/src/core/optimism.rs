@@ -1,12 +1,12 @@
 //! Keys that are reserved for transactions that have failed. See [`crate::optimism`].
 
 use crate::core::Core;
-use crate::core_messages::{Request, RequestBody};
 use crate::event::Action;
 use crate::ids::SessionId;
 use crate::optimism::SINCE;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
+use crate::requests::{Request, RequestBody};
 use stdx::Duration;
 
 impl Core {

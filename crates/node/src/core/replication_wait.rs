@@ -1,12 +1,12 @@
 //! WAIT, WAITAOF and HOLDFAST STREAM. See [`crate::replication_wait`].
 
 use crate::core::Core;
-use crate::core_messages::{COPIES_APPLIED, COPIES_LOGGED, Request, RequestBody};
 use crate::event::{Action, FollowersAnswer, FollowersForm, FollowersRequest};
 use crate::ids::{GroupId, SessionId};
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::replication_wait::{FOLLOWERS_PATIENCE, INTERVAL, ReplicationWait};
+use crate::requests::{COPIES_APPLIED, COPIES_LOGGED, Request, RequestBody};
 use crate::session::OwnTicket;
 use crate::settings::AppendFsync;
 use resp::Protocol;

@@ -1,12 +1,12 @@
 //! Replies that wait until every voter has the change. See [`crate::thorough`].
 
 use crate::core::Core;
-use crate::core_messages::{COPIES_APPLIED, Request, RequestBody};
 use crate::event::Action;
 use crate::ids::{GroupId, SessionId};
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
+use crate::requests::{COPIES_APPLIED, Request, RequestBody};
 use crate::session::Session;
 use crate::thorough::{DEMAND_LASTS, INTERVAL_MAX, INTERVAL_MIN, INTERVAL_REFUSING, Kept, Line, Waiting, take_lacking};
 use command::Refusal;

@@ -1,12 +1,12 @@
 //! Elements that were taken for a client and never sent go back. See [`crate::undelivered`].
 
 use crate::core::Core;
-use crate::core_messages::{Origin, Request, RequestBody};
 use crate::dispatch::Groups;
 use crate::entry::Reader;
 use crate::event::Action;
 use crate::ids::{Level, SessionId};
 use crate::limits;
+use crate::requests::{Origin, Request, RequestBody};
 use crate::undelivered::{Delivery, Orphan, may_be_repeated, request_to_return, takes_away};
 use resp::Span;
 use stdx::Instant;

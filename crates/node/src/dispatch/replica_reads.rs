@@ -9,11 +9,12 @@ use resp::{Args, Span};
 use super::{Groups, Next, lookup};
 use crate::commands::Known;
 use crate::core::Core;
-use crate::core_messages::{CoreMessage, Origin, Request, RequestBody};
+use crate::core_messages::CoreMessage;
 use crate::entry::{Reader, put_words};
 use crate::event::Action;
 use crate::ids::{GroupId, SessionId};
 use crate::replica_reads::ReplicaRead;
+use crate::requests::{Origin, Request, RequestBody};
 use crate::session::{Hold, NotedRead};
 use crate::{limits, redirect, router};
 

@@ -9,13 +9,13 @@ use resp::{Args, Protocol, Span};
 
 use super::reads::fail_read;
 use super::{Batch, Group, LEADER_LOST, OUTCOME_UNKNOWN, Waiter};
-use crate::core_messages::Origin;
 use crate::defect::Defect;
 use crate::entry::{self, Builder, Durability};
 use crate::event::{Action, Persist};
 use crate::ids::Now;
 use crate::limits;
 use crate::output::Output;
+use crate::requests::Origin;
 use crate::settings::AppendFsync;
 
 /// Before, which sets and lists are called listpacks was no part of the log.

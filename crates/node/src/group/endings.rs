@@ -16,11 +16,11 @@ use std::ops::Bound;
 use stdx::Instant;
 
 use super::{Group, ReadWhat, Waiter};
-use crate::core_messages::ParticipantStatus;
 use crate::defect::Defect;
 use crate::ids::{GroupId, NodeId, Now, Room};
 use crate::limits;
 use crate::output::Output;
+use crate::requests::ParticipantStatus;
 use crate::transaction::TransactionId;
 
 /// The level at which participants are asked, and the log takes the item.

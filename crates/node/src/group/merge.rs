@@ -28,11 +28,11 @@ use stdx::{Duration, Instant};
 
 use super::{Committed, Group, LEVEL_OF_SPLITS, Proof, Waiter};
 use crate::context::Context;
-use crate::core_messages::{Request, RequestBody, Resolution};
 use crate::defect::Defect;
 use crate::ids::{Now, Room};
 use crate::limits;
 use crate::output::Output;
+use crate::requests::{Request, RequestBody, Resolution};
 use crate::timeline::Kind;
 use crate::transaction::PrepareAnswer;
 

@@ -33,7 +33,7 @@ use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 
 use super::*;
 use crate::entry::Taken;
-use crate::relay::Step;
+use crate::requests::Step;
 use crate::router;
 
 /// What a leader does about slots that are to move.

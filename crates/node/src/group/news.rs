@@ -10,7 +10,7 @@ use crate::commands::GroupFigures;
 use crate::ids::NodeId;
 use crate::libraries::Libraries;
 use crate::parameters::Parameters;
-use crate::relay::Route;
+use crate::requests::Route;
 use crate::roster::Roster;
 
 impl Group {

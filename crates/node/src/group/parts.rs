@@ -8,7 +8,7 @@ use stdx::{Instant, UnixMillis};
 
 use super::{Batch, transfer};
 use crate::limits;
-use crate::relay::Route;
+use crate::requests::Route;
 use crate::slots::Moved;
 
 /// Keys that this replica, as a leader, removes for want of memory.

@@ -13,11 +13,11 @@ use stdx::Instant;
 use super::members::is_well;
 use super::{Group, Proof, fail};
 use crate::context::Context;
-use crate::core_messages::{Origin, Request, RequestBody};
 use crate::guilt;
 use crate::ids::{NodeId, Now, Room};
 use crate::limits;
 use crate::output::Output;
+use crate::requests::{Origin, Request, RequestBody};
 use crate::transaction::PrepareAnswer;
 
 /// What a leader remembers of its own troubles.

@@ -5,9 +5,9 @@ use resp::Protocol;
 use stdx::leb128;
 
 use super::{Group, Held, Observed, Proof, Waiter};
-use crate::core_messages::{COPIES_APPLIED, COPIES_LOGGED, Origin, Request, RequestBody};
 use crate::entry;
 use crate::output::Output;
+use crate::requests::{COPIES_APPLIED, COPIES_LOGGED, Origin, Request, RequestBody};
 use crate::settings::Settings;
 use crate::transaction::PrepareAnswer;
 

@@ -9,12 +9,13 @@ use super::batches::fail;
 use super::proof::{Committed, Observed};
 use super::{DeferredRead, Group, Held, ReadWhat, Waiter};
 use crate::context::Context;
-use crate::core_messages::{CoreMessage, Origin, PlainKind, PlainRequest, Request, RequestBody};
+use crate::core_messages::CoreMessage;
 use crate::defect::Defect;
 use crate::entry::{self, Claimed};
 use crate::ids::{Now, Room, SessionId};
 use crate::limits;
 use crate::output::Output;
+use crate::requests::{Origin, PlainKind, PlainRequest, Request, RequestBody};
 
 impl Group {
     /// True if an earlier request of this node's session waits here for locked keys.

@@ -15,9 +15,9 @@ use resp::Args;
 use stdx::{Duration, Instant};
 
 use super::Group;
-use crate::core_messages::{Lock, Origin, Request, RequestBody};
 use crate::defect::Defect;
 use crate::ids::{Now, SessionId};
+use crate::requests::{Lock, Origin, Request, RequestBody};
 use crate::transaction::GatewayId;
 use crate::{entry, limits};
 

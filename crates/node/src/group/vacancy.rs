@@ -318,8 +318,7 @@ impl Group {
         self.prepared_since.clear();
         self.news.slots.clear();
         for (gateway, number) in std::mem::take(&mut self.awaited) {
-            output
-                .settle_told(gateway.core, crate::core_messages::Claim { boot: gateway.boot, group: self.id, number });
+            output.settle_told(gateway.core, crate::requests::Claim { boot: gateway.boot, group: self.id, number });
         }
         self.decline_all(now, output);
         self.replica_reads = replica_reads::ReplicaReads::new(prng.draw() >> 8);
