@@ -7,9 +7,7 @@
 use journal::CheckpointMark;
 use stdx::{Instant, UnixMillis};
 
-use crate::event::{Action, CheckpointNews, CheckpointStep};
-use crate::group::Group;
-use crate::ids::{Level, Now};
+use crate::ids::Now;
 use crate::limits;
 
 /// First byte of a chunk that holds the group's own state.
@@ -20,14 +18,14 @@ pub const CHUNK_KEYSPACE: u8 = 1;
 /// What a group knows of its checkpoints.
 #[derive(Debug, Default)]
 pub struct Checkpointing {
-    run: Option<Run>,
+    pub(crate) run: Option<Run>,
     last_id: u64,
     /// Somebody asked for one as soon as the present one is finished.
-    is_wanted: bool,
+    pub(crate) is_wanted: bool,
     /// There is log enough for one, and other nodes write theirs first.
     pub(crate) is_waiting: bool,
     /// When the last one failed, unless one has been finished since.
-    failed: Option<Instant>,
+    pub(crate) failed: Option<Instant>,
     /// How the last one ended.
     pub last: Option<Outcome>,
     /// Checkpoints finished since the start.
@@ -46,15 +44,15 @@ pub struct Outcome {
 }
 
 #[derive(Debug)]
-struct Run {
-    id: u64,
-    mark: CheckpointMark,
-    began: Now,
-    chunk: Vec<u8>,
-    outstanding_bytes: usize,
-    is_walked: bool,
-    altered_before: u64,
-    log_bytes_before: u64,
+pub(crate) struct Run {
+    pub(crate) id: u64,
+    pub(crate) mark: CheckpointMark,
+    pub(crate) began: Now,
+    pub(crate) chunk: Vec<u8>,
+    pub(crate) outstanding_bytes: usize,
+    pub(crate) is_walked: bool,
+    pub(crate) altered_before: u64,
+    pub(crate) log_bytes_before: u64,
 }
 
 impl Checkpointing {
@@ -85,130 +83,7 @@ impl Checkpointing {
     }
 }
 
-impl Group {
-    /// Asks for a checkpoint: it begins at the next turn, or when the running one has ended.
-    pub fn want_checkpoint(&mut self) {
-        self.checkpointing.is_wanted = true;
-    }
-
-    /// True if a checkpoint is running, or has been asked for and there is something to put into it.
-    pub fn is_checkpoint_due(&self) -> bool {
-        self.checkpointing.is_running() || self.checkpointing.is_wanted && !self.is_vacant()
-    }
-
-    /// A slice of checkpoint work. True if there is more to do at once.
-    pub fn checkpoint_turn(&mut self, now: Now, actions: &mut Vec<Action>) -> bool {
-        if self.checkpointing.run.is_none() {
-            // A file being given to a member stays until that has it, and one being taken makes its own superfluous. A
-            // backup that is read stays, too. And what another group began with must not be lost.
-            let must_wait = self.holds_beginnings()
-                || self.is_giving()
-                || self.is_taking()
-                || self.backups.put_off_checkpoints(self.awaits_checkpoint() || self.rests_on_parent(), now);
-            if !self.checkpointing.is_wanted || self.applied() == 0 || must_wait || self.is_vacant() {
-                return false;
-            }
-            self.begin_checkpoint(now, actions);
-        }
-        let group = self.id();
-        let Some(run) = &mut self.checkpointing.run else { return false };
-        if run.is_walked || run.outstanding_bytes >= limits::CHECKPOINT_OUTSTANDING_BYTES_MAX {
-            return false;
-        }
-        run.is_walked = self.state.upkeep().checkpoint_step(limits::CHECKPOINT_BYTES_PER_TURN, &mut run.chunk);
-        if run.chunk.len() >= limits::CHECKPOINT_CHUNK_BYTES || (run.is_walked && run.chunk.len() > 1) {
-            run.outstanding_bytes += run.chunk.len();
-            let chunk = std::mem::replace(&mut run.chunk, new_chunk());
-            actions.push(Action::Checkpoint { group, id: run.id, step: CheckpointStep::Chunk(chunk) });
-        }
-        if run.is_walked {
-            actions.push(Action::Checkpoint { group, id: run.id, step: CheckpointStep::Finish });
-            return false;
-        }
-        true
-    }
-
-    /// Begins a checkpoint of all that has been applied; its number and its mark.
-    pub(crate) fn begin_checkpoint(&mut self, now: Now, actions: &mut Vec<Action>) -> (u64, CheckpointMark) {
-        self.checkpointing.is_wanted = false;
-        let id = self.checkpointing.next_id();
-        let group = self.id();
-        self.state.upkeep().begin_checkpoint();
-        self.begin_holding(now);
-        let mark = CheckpointMark {
-            index: self.applied(),
-            term: self.applied_term(),
-            membership: self.membership_applied().clone(),
-        };
-        actions.push(Action::Checkpoint { group, id, step: CheckpointStep::Begin(mark.clone()) });
-        let mut state = vec![CHUNK_STATE];
-        state.extend_from_slice(&self.checkpoint_state());
-        let outstanding_bytes = state.len();
-        actions.push(Action::Checkpoint { group, id, step: CheckpointStep::Chunk(state) });
-        self.checkpointing.run = Some(Run {
-            id,
-            mark: mark.clone(),
-            began: now,
-            chunk: new_chunk(),
-            outstanding_bytes,
-            is_walked: false,
-            altered_before: self.state.keyspace().altered_count(),
-            log_bytes_before: self.log.bytes,
-        });
-        (id, mark)
-    }
-
-    /// Throws away a checkpoint being written, and does not begin another.
-    pub(crate) fn stop_checkpoint(&mut self, actions: &mut Vec<Action>) {
-        self.checkpointing.is_wanted = false;
-        let Some(run) = self.checkpointing.run.take() else { return };
-        if !run.is_walked {
-            self.state.upkeep().cancel_checkpoint();
-        }
-        actions.push(Action::Checkpoint { group: self.id(), id: run.id, step: CheckpointStep::Abandon });
-    }
-
-    /// The host has news of a checkpoint.
-    pub fn checkpoint_news(&mut self, id: u64, news: CheckpointNews, now: Now, actions: &mut Vec<Action>) {
-        let Some(run) = self.checkpointing.run.as_mut().filter(|run| run.id == id) else { return };
-        let took = now.instant.since(run.began.instant);
-        let failure = match news {
-            CheckpointNews::Written(bytes) => {
-                run.outstanding_bytes = run.outstanding_bytes.saturating_sub(bytes);
-                return;
-            }
-            CheckpointNews::Kept => return,
-            CheckpointNews::Finished => None,
-            CheckpointNews::Failed(reason) => Some(reason),
-        };
-        let run = self.checkpointing.run.take().expect("just seen");
-        self.backups.settle(id, failure.as_deref());
-        match &failure {
-            None => {
-                self.log.altered_saved = run.altered_before;
-                self.log.bytes -= run.log_bytes_before;
-                self.checkpointing.finished_count += 1;
-                self.checkpointing.failed = None;
-                self.marked(run.mark.clone(), now);
-            }
-            Some(reason) => {
-                self.checkpointing.failed = Some(now.instant);
-                if !run.is_walked {
-                    self.state.upkeep().cancel_checkpoint();
-                }
-                let line = format!(
-                    "group {}: the checkpoint at index {} failed, the log is kept: {reason}",
-                    self.id().0,
-                    run.mark.index
-                );
-                actions.push(Action::Log { level: Level::Warning, line });
-            }
-        }
-        self.checkpointing.last = Some(Outcome { ended: now.unix, took_seconds: took.as_secs(), failure });
-    }
-}
-
-fn new_chunk() -> Vec<u8> {
+pub(crate) fn new_chunk() -> Vec<u8> {
     let mut chunk = Vec::with_capacity(limits::CHECKPOINT_CHUNK_BYTES + limits::CHECKPOINT_BYTES_PER_TURN);
     chunk.push(CHUNK_KEYSPACE);
     chunk
@@ -216,13 +91,14 @@ fn new_chunk() -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use crate::group::Group;
     use consensus::Change;
     use keyspace::{Keyspace, Layout, Options, Tuning};
     use stdx::Prng;
     use stdx::log::{Entry, EntryKind, Membership};
 
     use super::*;
-    use crate::event::GroupSeed;
+    use crate::group_seed::GroupSeed;
     use crate::ids::{GroupId, NodeId};
     use crate::settings::AppendFsync;
 

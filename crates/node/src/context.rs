@@ -1,6 +1,20 @@
 //! What a core knows beside its sessions and groups: configuration, where groups are led, what is counted.
 
+mod caches;
+mod levels;
+mod optimism;
 mod parts;
+mod quorum;
+mod redirected;
+mod splitting;
+mod thorough;
+mod whereabouts;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use resp::Args;
+use stdx::{Duration, Instant, UnixMillis};
 
 use crate::acl::AclLog;
 use crate::commands::Known;
@@ -29,11 +43,8 @@ use crate::stats::timing::Timings;
 use crate::timeline::Timeline;
 use crate::tracking::Tracker;
 use crate::whereabouts::Whereabouts;
+
 pub use parts::{Access, History, HostFacts, LevelFacts, MemoryFacts, Scripting};
-use resp::Args;
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use stdx::{Duration, Instant, UnixMillis};
 
 /// What control commands see of their core.
 pub struct Context {

@@ -34,12 +34,12 @@ use stdx::{Duration, Instant, Prng};
 use crate::acl::Users;
 use crate::acquaintances::Acquaintances;
 use crate::caches::Parked;
-pub use crate::context::{Access, Context, History, HostFacts, LevelFacts, MemoryFacts, Scripting};
 use crate::core_messages::CoreMessage;
 use crate::defect::Defect;
-use crate::event::{Action, CoreOptions, Event, GroupSeed};
+use crate::event::{Action, CoreOptions, Event};
 use crate::founding::Founding;
 use crate::group::{Group, Standing};
+use crate::group_seed::GroupSeed;
 use crate::guilt::Guilt;
 use crate::hints::Hints;
 use crate::ids::{CoreId, GroupId, Level, Now, SessionId};
@@ -50,8 +50,7 @@ use crate::quorum::Answerable;
 use crate::relay::{Purpose, Relay};
 use crate::replica_reads::AppliedPosition;
 use crate::reports::{HostReport, JournalFigures};
-use crate::requests::{Claim, Origin, Request, RequestBody};
-use crate::requests::{Route, Step};
+use crate::requests::{Claim, Origin, Request, RequestBody, Route, Step};
 use crate::router;
 use crate::scripts::route::Runner;
 use crate::session::Sessions;
@@ -60,9 +59,11 @@ use crate::stagger::{self, Stage};
 use crate::stats::counters::Statistics;
 use crate::stats::timing::Timings;
 use crate::thorough::Thorough;
-use crate::timeline::{self};
+use crate::timeline;
 use crate::transaction::{Coordinator, GatewayId, Post, Progress};
 use crate::undelivered::Orphans;
+
+pub use crate::context::{Access, Context, History, HostFacts, LevelFacts, MemoryFacts, Scripting};
 pub use parts::{ClientLoad, Meeting, Questions, Told, Waits};
 
 /// One thread's sessions and groups. [`Core::step`] is the only way in, its actions are the only way out.

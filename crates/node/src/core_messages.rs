@@ -8,28 +8,28 @@ use script::Script;
 use stdx::UnixMillis;
 
 use crate::acl::Users;
-use crate::blocking::WaitQueueNote;
 use crate::commands::{Answer, Question};
 use crate::group::proof::{Committed, Proof};
+use crate::group_seed::NewGroup;
 use crate::group_status::GroupStatus;
 use crate::ids::{CoreId, GroupId, NodeId, SessionId};
 use crate::libraries::Libraries;
 use crate::neighbours::Neighbours;
 use crate::parameters::Parameters;
-use crate::pubsub::Message;
+use crate::pubsub::message::Published;
 use crate::replica_reads::{AppliedPosition, ReplicaRead};
 use crate::requests::{
     Claim, DeclinedScript, Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, Request, RequestBody, Route, Step,
 };
 use crate::roster::Roster;
 use crate::slots::Moved;
-use crate::splitting::NewGroup;
 use crate::stagger::Stage;
 use crate::stats::cost::Cost;
 use crate::stats::counters::SlowEntry;
 use crate::timeline;
-use crate::tracking::{Author, Change, News, Presence};
+use crate::tracking::news::{Author, Change, News, Presence};
 use crate::transaction::TransactionId;
+use crate::wait_queues::WaitQueueNote;
 
 /// All that one core had to tell another in one turn.
 #[derive(Debug)]
@@ -293,7 +293,7 @@ pub enum CoreMessage {
     /// These are the users now.
     Users(Arc<Users>),
     /// Hand this to your sessions that listen.
-    Publish(Message),
+    Publish(Published),
     /// Nothing but the envelope's moment.
     Moment,
     /// Who belongs to the cluster has changed.

@@ -3,83 +3,23 @@
 //! Both enums are closed on purpose. The real host (`edge`) and the false one (`simulation`) drive the same cores
 //! through them, and nothing else passes.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
 use journal::{Append, CheckpointMark, Span};
-use keyspace::{Corrupt, Keyspace};
-use message::entry::Born;
-use state::SplitOff;
-use state::{Position, State};
-use stdx::log::{Entry, HardState, Membership};
+use stdx::log::{Entry, HardState};
 use stdx::{Duration, Instant, Levels};
 
-pub use crate::ids::*;
-pub use crate::reports::*;
-
 use crate::acl::Users;
-use crate::checkpoint::{CHUNK_KEYSPACE, CHUNK_STATE};
 use crate::core_messages::Envelope;
 use crate::roster::Member;
 use crate::session::OwnTicket;
 use crate::settings::Settings;
 
-/// A replica of another kind, such as a stock Redis, that wants to be told what changes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Follower {
-    /// What it asks for; nothing yet while it only tells of itself.
-    pub wish: Option<Wish>,
-    /// Its end of the connection, `ADDRESS:PORT`.
-    pub address: String,
-    /// Where it is found, if it has said so; empty if not.
-    pub host: String,
-    /// The port on which it serves clients; 0 if it has not said so.
-    pub port: u16,
-    /// It takes a copy with a marked end (`capa eof`). Others want to know its length first.
-    pub takes_marked: bool,
-    /// Its version, if it has said so, which only Valkey does; empty if not.
-    pub version: String,
-    /// It wants nothing behind the copy.
-    pub wants_copy_only: bool,
-    /// What it wants to be in the copy.
-    pub content: CopyContent,
-}
-
-/// What a copy for a replica of another kind holds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CopyContent {
-    /// Keys and libraries of functions.
-    #[default]
-    All,
-    /// Libraries of functions, and no keys.
-    Functions,
-    /// Neither: it has them, or wants only what comes next.
-    Nothing,
-}
-
-/// What a replica of another kind asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wish {
-    /// What comes at this offset of this stream.
-    Continue {
-        /// The stream: 40 hexadecimal digits.
-        id: String,
-        /// The first byte that it lacks; the first of all has 1.
-        offset: u64,
-    },
-    /// Everything (`PSYNC ? -1`).
-    Copy,
-    /// Everything, without a word on the stream before it (SYNC).
-    OldCopy,
-    /// All that all groups do, for another cluster.
-    Site {
-        /// Behind this place of each group's log, if it has that much of this cluster; otherwise a copy first.
-        place: Option<(u128, Vec<u64>)>,
-        /// It can go on with a copy: with the one of this name from this byte on, if that is still there.
-        copy: Option<(u128, u64)>,
-    },
-}
+pub use crate::followers::{CopyContent, Follower, Wish};
+pub use crate::group_seed::GroupSeed;
+pub use crate::ids::*;
+pub use crate::reports::*;
 
 /// A client wants to know what has changed.
 #[derive(Debug)]
@@ -657,91 +597,6 @@ pub enum CheckpointNews {
     Finished,
     /// It could not be written; it does not count, and the log is kept.
     Failed(String),
-}
-
-/// A group as found on disk, or a new one.
-pub struct GroupSeed {
-    /// Which.
-    pub group: GroupId,
-    /// State at `checkpoint_index`; empty for a new group.
-    pub keyspace: Keyspace,
-    /// What this replica promised.
-    pub hard_state: HardState,
-    /// Who takes part, as of the checkpoint or of the last applied change.
-    pub membership: Membership,
-    /// Log index of the checkpoint the keyspace was loaded from; 0 if none.
-    pub checkpoint_index: u64,
-    /// Term of the entry at that index.
-    pub checkpoint_term: u64,
-    /// The rest of the log.
-    pub entries: Vec<Entry>,
-    /// True if this replica may have lost the unsynced end of its log: it must not vote until it has caught up.
-    pub is_recovering: bool,
-    /// What the checkpoint holds of the group itself; filled by [`GroupSeed::restore`].
-    pub state: Vec<u8>,
-    /// What the group begins with, if it has split off from another one and has no checkpoint of its own yet.
-    pub beginning: Option<Box<SplitOff>>,
-    /// Groups that begin with what the log of this one makes of their slots: they have no checkpoint of their own here.
-    pub unkept: BTreeSet<GroupId>,
-    /// The replica has never been anything before.
-    pub is_new: bool,
-    /// The group has been given up here, and not been given a checkpoint since.
-    pub was_given_up: bool,
-}
-
-impl GroupSeed {
-    /// A group without data or log, with `node` as its only member.
-    pub fn new(group: GroupId, node: NodeId, keyspace: Keyspace) -> Self {
-        Self {
-            group,
-            keyspace,
-            hard_state: HardState::default(),
-            membership: Membership { voters: vec![node.0], ..Membership::default() },
-            checkpoint_index: 0,
-            checkpoint_term: 0,
-            entries: Vec::new(),
-            is_recovering: false,
-            state: Vec::new(),
-            beginning: None,
-            unkept: BTreeSet::new(),
-            is_new: false,
-            was_given_up: false,
-        }
-    }
-
-    /// Where the group has split off, if it needs [what it begins with](GroupSeed::beginning) and has not got it yet.
-    pub fn born(&self) -> Option<Born> {
-        let first = self.entries.first().filter(|first| first.index == state::FIRST.index)?;
-        let is_needed = self.checkpoint_index == 0 && self.beginning.is_none();
-        is_needed.then(|| Born::of_entry(&first.data)).flatten()
-    }
-
-    /// Takes one chunk of the group's checkpoint, as [`CheckpointStep::Chunk`] gave it. Chunks come in order.
-    ///
-    /// # Errors
-    /// If the chunk is none.
-    pub fn restore(&mut self, chunk: &[u8]) -> Result<(), Corrupt> {
-        match chunk.split_first() {
-            Some((&CHUNK_STATE, state)) => {
-                self.state = state.to_vec();
-                Ok(())
-            }
-            Some((&CHUNK_KEYSPACE, records)) => self.keyspace.restore(records),
-            _ => Err(Corrupt { offset: 0 }),
-        }
-    }
-
-    /// The group's state as its checkpoint has it, one of so many groups, and the log behind it: what is needed to look
-    /// at a group, or to replay its log, without a node.
-    pub fn into_state(self, group_count: u32) -> (State, Vec<Entry>) {
-        if let Some(split) = self.beginning {
-            let behind = self.entries.into_iter().filter(|entry| entry.index > state::FIRST.index);
-            return (split.state, behind.collect());
-        }
-        let mut state = State::new(self.group, group_count, self.keyspace);
-        state.load(&self.state, Position { index: self.checkpoint_index, term: self.checkpoint_term });
-        (state, self.entries)
-    }
 }
 
 /// What every core of a node is told once, at its start.

@@ -14,13 +14,17 @@
 mod admin;
 mod apply;
 mod archive;
+mod backup;
 mod batches;
+mod blocking;
 mod catch_up;
+mod checkpoint;
 mod doubt;
 mod endings;
 mod gateways;
 mod in_place;
 mod leader;
+mod levels;
 mod members;
 mod merge;
 mod migration;
@@ -45,11 +49,18 @@ mod witness;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use apply::is_mark_of_leader;
+use batches::fail;
 use bytes::Bytes;
 use consensus::{Message, MessageKind, Options, Refused, Replica, Role, Seed};
-pub use doubt::{first_membership, group_count, membership_of, others_can_tell};
 use journal::CheckpointMark;
 use keyspace::{Keyspace, Limits, Moment};
+use leader::{Leader, Lost};
+use parts::{
+    BatchNumbers, Counts, Due, Evictions, Leadership, LogMarks, Loss, Members, News, ScriptRoom, Transfers, Wanted,
+    Window,
+};
+use reads::fail_read;
 use resp::{Args, Protocol, Span, Writer};
 use state::{Position, State};
 use stdx::log::{EntryKind, HardState, Membership};
@@ -60,13 +71,12 @@ use crate::checkpoint::Checkpointing;
 use crate::core_messages::CoreMessage;
 use crate::defect::Defect;
 use crate::entry::{self, Effect, Item};
-use crate::event::{Action, GroupSeed};
+use crate::event::Action;
+use crate::group_seed::GroupSeed;
 use crate::ids::{CoreId, GroupId, Level, NodeId, Now, Room, SessionId};
-use crate::limits;
 use crate::locks::{FencingToken, Locks};
-use crate::observe;
 use crate::output::Output;
-use crate::pubsub;
+use crate::pubsub::message::Published;
 use crate::requests::{Lock, Locked, Origin, Request, RequestBody, Resolution};
 use crate::roster::{Member, Roster};
 use crate::scripts::overlay::Speculation;
@@ -76,18 +86,13 @@ use crate::timeline::Kind;
 use crate::transaction::{GatewayId, PrepareAnswer, TransactionId};
 use crate::wire::{self, put_locked};
 use crate::write_set::WriteSet;
+use crate::{limits, observe};
 
-use apply::is_mark_of_leader;
-use batches::fail;
+pub use doubt::{first_membership, group_count, membership_of, others_can_tell};
+
 pub(crate) use in_place::{Declined, Run};
-use leader::{Leader, Lost};
 pub(crate) use migration::LEVEL_OF_SPLITS;
-use parts::{
-    BatchNumbers, Counts, Due, Evictions, Leadership, LogMarks, Loss, Members, News, ScriptRoom, Transfers, Wanted,
-    Window,
-};
 pub use proof::{Committed, Observed, Proof};
-use reads::fail_read;
 pub(crate) use relief::no_room;
 pub(crate) use replicas::{NO_REPLICAS, READ_ONLY};
 pub(crate) use state::is_null;
@@ -195,7 +200,7 @@ struct Finished {
     reply: Vec<u8>,
     /// Keys that it has read, if the client keeps what it reads.
     reads: Box<[Vec<u8>]>,
-    published: Box<[pubsub::Message]>,
+    published: Box<[Published]>,
 }
 
 #[derive(Debug)]

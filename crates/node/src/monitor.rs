@@ -4,14 +4,10 @@
 
 use std::sync::Arc;
 
-use resp::Args;
-
-use crate::commands::Known;
 use crate::context::Context;
 use crate::core_messages::CoreMessage;
-use crate::entry::Reader;
 use crate::ids::{CoreId, SessionId};
-use crate::output::{Outbox, Output};
+use crate::output::Outbox;
 
 /// Which sessions of this core watch, and which cores have such sessions.
 #[derive(Debug, Default)]
@@ -61,17 +57,6 @@ impl Monitors {
     }
 }
 
-impl Output<'_> {
-    /// Shows what a script has called, each laid out by `entry::put_words`.
-    pub(crate) fn show_calls(&mut self, calls: &[Vec<u8>], unix_ms: i64) {
-        let mut spans = Vec::new();
-        for words in calls {
-            let (database, args) = Reader::new(words).words(&mut spans);
-            show_line(&line(unix_ms, database, "lua", args.iter()), self.context, self.outbox);
-        }
-    }
-}
-
 /// A command as it is shown: when, in which database, from which client, and its words.
 pub(crate) fn line<'a>(unix_ms: i64, database: u16, by: &str, words: impl Iterator<Item = &'a [u8]>) -> Arc<[u8]> {
     let (seconds, micros) = (unix_ms.div_euclid(1_000), unix_ms.rem_euclid(1_000) * 1_000);
@@ -87,29 +72,6 @@ pub(crate) fn line<'a>(unix_ms: i64, database: u16, by: &str, words: impl Iterat
 pub(crate) fn show_line(line: &Arc<[u8]>, context: &Context, outbox: &mut Outbox) {
     for (core, _) in (0..).zip(&context.monitors.cores).filter(|(_, watches)| **watches) {
         outbox.push(context.core, CoreId(core), CoreMessage::Monitored(Arc::clone(line)));
-    }
-}
-
-/// True for a word that is a password.
-pub(crate) fn is_secret(known: Known, args: Args<'_>, place: usize) -> bool {
-    let word = |place: usize| args.get(place).unwrap_or_default();
-    match known.name() {
-        "auth" => place > 0,
-        "hello" => {
-            (place >= 1 && word(place - 1).eq_ignore_ascii_case(b"auth"))
-                || (place >= 2 && word(place - 2).eq_ignore_ascii_case(b"auth"))
-        }
-        "migrate" => {
-            let is_login =
-                |before: usize, name: &[u8]| place >= 6 + before && word(place - before).eq_ignore_ascii_case(name);
-            is_login(1, b"auth") || is_login(1, b"auth2") || is_login(2, b"auth2")
-        }
-        "setuser" => place > 1,
-        "set" if word(0).eq_ignore_ascii_case(b"config") => {
-            let name = word(place.saturating_sub(1)).to_ascii_lowercase();
-            place > 2 && matches!(name.as_slice(), b"requirepass" | b"masterauth" | b"masteruser")
-        }
-        _ => false,
     }
 }
 

@@ -3,8 +3,7 @@
 
 use stdx::{Duration, Instant, Level};
 
-use crate::context::Context;
-use crate::ids::{GroupId, SessionId};
+use crate::ids::GroupId;
 use crate::limits;
 
 /// Groups of older levels reserve nothing.
@@ -86,12 +85,5 @@ impl Optimism {
         } else if reply.starts_with(b"*") {
             self.refused_count = 0;
         }
-    }
-}
-
-impl Context {
-    /// A session does not try to change what it has watched.
-    pub(crate) fn give_up_reserved(&mut self, session: SessionId, optimism: &mut Optimism, now: Instant) {
-        self.reservations_given_up.extend(optimism.abandon(now).into_iter().map(|group| (session, group)));
     }
 }

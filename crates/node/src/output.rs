@@ -1,5 +1,9 @@
 //! The way out of a group: replies to clients on any node or core, envelopes to sibling cores, messages to other nodes.
 
+mod blocking;
+mod caches;
+mod monitor;
+
 use consensus::Message;
 use keyspace::{DataCommand, Notice};
 use resp::{Args, Protocol, Writer};
@@ -13,16 +17,13 @@ use crate::event::Action;
 use crate::group::proof::{Committed, Observed, Proof};
 use crate::ids::{CoreId, GroupId, Lane, Level, NodeId};
 use crate::invalidation_barrier::Withheld;
-use crate::limits;
-use crate::pubsub;
-use crate::requests::Step;
-use crate::requests::{Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, RequestBody};
+use crate::pubsub::message::Published;
+use crate::requests::{Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, RequestBody, Step};
 use crate::session::Sessions;
 use crate::stats::cost::{Cost, Measure};
 use crate::stats::timing::{Timings, Watch};
-use crate::timeline;
 use crate::transaction::TransactionId;
-use crate::wire;
+use crate::{limits, timeline, wire};
 
 /// Letters being gathered, one per sibling core.
 #[derive(Debug, Default)]
@@ -377,13 +378,13 @@ impl Output<'_> {
     }
 
     /// Hands a message to everybody who listens, here and on other nodes.
-    pub fn publish(&mut self, message: &pubsub::Message) {
+    pub fn publish(&mut self, message: &Published) {
         self.publish_here(message);
         self.publish_to_peers(message);
     }
 
     /// Hands a message to everybody who listens on this node.
-    pub fn publish_here(&mut self, message: &pubsub::Message) {
+    pub fn publish_here(&mut self, message: &Published) {
         let own = self.context.core;
         self.context.pubsub.deliver(message, self.sessions, &self.context.settings.output_limits);
         for core in (0..self.context.core_count).map(CoreId).filter(|core| *core != own) {
@@ -392,7 +393,7 @@ impl Output<'_> {
     }
 
     /// Sends a message to the other nodes. Their cores hand it to those who listen there.
-    pub fn publish_to_peers(&mut self, message: &pubsub::Message) {
+    pub fn publish_to_peers(&mut self, message: &Published) {
         // Any core there will do, so the one of the same number.
         let group = GroupId(u32::from(self.context.core.0));
         let own = self.context.node;
@@ -413,11 +414,11 @@ impl Output<'_> {
         if wanted.by_key {
             let mut channel = format!("__keyspace@{database}__:").into_bytes();
             channel.extend_from_slice(&notice.key);
-            self.publish(&pubsub::Message::new(&channel, notice.name.as_bytes()));
+            self.publish(&Published::new(&channel, notice.name.as_bytes()));
         }
         if wanted.by_event {
             let channel = format!("__keyevent@{database}__:{}", notice.name);
-            self.publish(&pubsub::Message::new(channel.as_bytes(), &notice.key));
+            self.publish(&Published::new(channel.as_bytes(), &notice.key));
         }
     }
 

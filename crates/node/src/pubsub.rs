@@ -7,12 +7,15 @@
 //! A message is delivered at most once, as in Redis: a subscriber that does not read is cut off (see
 //! `client-output-buffer-limit`), and one that is away misses what is said meanwhile.
 
+pub(crate) mod message;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use keyspace::glob;
 
 use crate::ids::SessionId;
+use crate::pubsub::message::Published;
 use crate::session::{Session, Sessions};
 use crate::settings::OutputLimits;
 
@@ -56,24 +59,6 @@ impl Subscriptions {
 #[derive(Debug, Default)]
 pub struct Pubsub {
     listeners: [BTreeMap<Arc<[u8]>, BTreeSet<SessionId>>; 3],
-}
-
-/// Something published.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// True if its channel is a shard channel.
-    pub is_shard: bool,
-    /// Where.
-    pub channel: Arc<[u8]>,
-    /// What.
-    pub body: Arc<[u8]>,
-}
-
-impl Message {
-    /// A message to an ordinary channel.
-    pub fn new(channel: &[u8], body: &[u8]) -> Self {
-        Self { is_shard: false, channel: channel.into(), body: body.into() }
-    }
 }
 
 impl Pubsub {
@@ -130,7 +115,7 @@ impl Pubsub {
     }
 
     /// Hands a message to the sessions that listen, and says how many there are: one that listens twice counts twice.
-    pub(crate) fn deliver(&self, message: &Message, sessions: &mut Sessions, limits: &OutputLimits) -> u64 {
+    pub(crate) fn deliver(&self, message: &Published, sessions: &mut Sessions, limits: &OutputLimits) -> u64 {
         let (kind, word) = if message.is_shard {
             (Kind::Shard, b"smessage".as_slice())
         } else {

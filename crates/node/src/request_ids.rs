@@ -14,7 +14,7 @@ use stdx::slot::slot_of;
 use crate::commands::Known;
 use crate::dispatch::lookup;
 use crate::entry::{Reader, RequestId};
-use crate::scripts::Invocation;
+use crate::scripts::invocation::Invocation;
 use crate::slots::SlotMap;
 use crate::transaction::Work;
 

@@ -12,7 +12,7 @@ use crate::group::Declined;
 use crate::group::proof::Proof;
 use crate::ids::{CoreId, GroupId, NodeId, SessionId};
 use crate::locks::FencingToken;
-use crate::scripts::Invocation;
+use crate::scripts::invocation::Invocation;
 use crate::transaction::{GatewayId, TransactionId};
 
 /// Where an answer goes.

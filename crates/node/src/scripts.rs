@@ -5,6 +5,7 @@
 //! named or takes long, is a transaction: it runs on copies of its keys, which are locked meanwhile (`computation`),
 //! and a part of it at each turn. Nothing of a script that does not end is ever seen.
 
+pub(crate) mod invocation;
 pub(crate) mod on_copies;
 pub(crate) mod overlay;
 pub(crate) mod route;
@@ -15,10 +16,10 @@ use std::sync::Arc;
 use command::{Flag, Refusal};
 use keyspace::{DataCommand, Moment};
 use resp::{Args, Writer};
-use script::{Engine, Flags, Library, Script};
+use script::Script;
 use stdx::Duration;
 
-use crate::acl::{Denial, User};
+use crate::acl::Denial;
 use crate::blocking::lay_out;
 use crate::commands::Known;
 use crate::entry::{Reader, put_words};
@@ -26,98 +27,10 @@ use crate::event::Action;
 use crate::ids::Level;
 use crate::levels::{body_at, check_form};
 use crate::limits;
-use crate::pubsub::Message;
+use crate::pubsub::message::Published;
+use crate::scripts::invocation::Invocation;
 use crate::stats::calls::ScriptCalls;
 use crate::stats::counters::shorten;
-
-/// What to run.
-#[derive(Clone, Debug)]
-pub enum Code {
-    /// By EVAL.
-    Script(Arc<Script>),
-    /// By FCALL.
-    Function {
-        /// Its library.
-        library: Arc<Library>,
-        /// Its name.
-        name: String,
-        /// What it says of itself.
-        flags: Flags,
-    },
-}
-
-impl Code {
-    /// What it says of itself; nothing if it is of the old kind that says nothing.
-    pub(crate) fn flags(&self) -> Option<Flags> {
-        match self {
-            Self::Script(script) => script.flags,
-            Self::Function { flags, .. } => Some(*flags),
-        }
-    }
-
-    /// The text it comes from.
-    pub(crate) fn text(&self) -> &[u8] {
-        match self {
-            Self::Script(script) => &script.text,
-            Self::Function { library, .. } => &library.text,
-        }
-    }
-
-    /// As errors name it.
-    pub(crate) fn name(&self) -> &str {
-        match self {
-            Self::Script(script) => script.name(),
-            Self::Function { name, .. } => name,
-        }
-    }
-
-    /// True for a function.
-    pub(crate) fn is_function(&self) -> bool {
-        matches!(self, Self::Function { .. })
-    }
-
-    /// Runs it.
-    pub(crate) fn run(
-        &self,
-        engine: &mut Engine,
-        call: &script::Call<'_>,
-        host: &mut dyn script::Host,
-        writer: &mut Writer,
-    ) -> script::Ending {
-        match self {
-            Self::Script(script) => engine.run_script(script, call, host, writer),
-            Self::Function { library, name, .. } => engine.run_function(library, name, call, host, writer),
-        }
-    }
-}
-
-/// A call of a script: its code, and where its keys are among the words.
-#[derive(Clone, Debug)]
-pub struct Invocation {
-    /// What is run.
-    pub code: Code,
-    /// Its keys stand behind their number, from the third word on.
-    pub key_count: usize,
-    /// It may write nothing.
-    pub is_read_only: bool,
-    /// The user who calls it, unless that user may do everything.
-    pub user: Option<Arc<User>>,
-}
-
-impl Invocation {
-    /// Where the first key is.
-    pub(crate) const FIRST_KEY: usize = 3;
-
-    /// The declared keys.
-    pub(crate) fn keys<'a>(&self, args: Args<'a>) -> impl Iterator<Item = &'a [u8]> + use<'a> {
-        (Self::FIRST_KEY..Self::FIRST_KEY + self.key_count).map(move |index| args.at(index))
-    }
-
-    /// As the engine wants it.
-    pub(crate) fn call<'a>(&self, args: Args<'a>, moment: Moment, seed: u64) -> script::Call<'a> {
-        script::Call { args, first_key: Self::FIRST_KEY, key_count: self.key_count, unix_ms: moment.unix.0, seed }
-    }
-}
 
 /// What circumstances a script runs in.
 #[derive(Clone, Debug, Default)]
@@ -147,7 +60,7 @@ pub struct Asides {
     /// For the host: lines for its log, and sleeps.
     pub(crate) actions: Vec<Action>,
     /// To be sent when its changes are safe.
-    pub(crate) published: Vec<Message>,
+    pub(crate) published: Vec<Published>,
     /// What its user may not do, with the user's name.
     pub(crate) denials: Vec<(Denial, Vec<u8>)>,
     /// What it has called, and what came of that.
@@ -300,7 +213,7 @@ impl Permitted {
             Self::Select(Err(refusal)) => writer.error(refusal.text()),
             // It is sent when the script has ended, so nobody has heard it yet.
             Self::Publish { is_shard } => {
-                asides.published.push(Message { is_shard: *is_shard, ..Message::new(args.at(1), args.at(2)) });
+                asides.published.push(Published { is_shard: *is_shard, ..Published::new(args.at(1), args.at(2)) });
                 writer.integer(0);
             }
             // No time passes within a script; who hears of its end hears so much later.

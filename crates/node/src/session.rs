@@ -8,26 +8,25 @@ mod parts;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 
+use parts::Wanting;
 use resp::{Protocol, RequestParser, Writer};
 use stdx::Instant;
 
 use crate::acl::User;
 use crate::blocking::Waiting;
-use crate::catalog;
-use crate::commands::Known;
-use crate::commands::Queued;
+use crate::commands::{Known, Queued};
 use crate::entry::{Durability, Watch};
-use crate::event::Follower;
 use crate::exec::Composition;
+use crate::followers::Follower;
 use crate::group::proof::{Committed, Observed, Proof};
 use crate::ids::{GroupId, Now, Peer, SessionId};
-use crate::limits;
 use crate::optimism::Optimism;
 use crate::settings::{OutputLimit, OutputLimits};
 use crate::stats::calls::{Asked, Calls};
 use crate::stats::hot::Load;
 use crate::thorough::Kept;
-use parts::Wanting;
+use crate::{catalog, limits};
+
 pub use parts::{ClientOptions, Flow, NotedRead, Once, Owed};
 
 /// One client's connection.

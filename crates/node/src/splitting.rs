@@ -27,28 +27,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use journal::RecoveredGroup;
-use keyspace::{Keyspace, Moment};
+use keyspace::Moment;
 use message::entry::{Born, Builder};
-use state::{FIRST, SplitOff};
+use state::FIRST;
 use stdx::Level;
-use stdx::log::{Entry, EntryKind, Membership};
+use stdx::log::{Entry, EntryKind};
 
-use crate::context::Context;
-use crate::event::GroupSeed;
+use crate::group_seed::{GroupSeed, NewGroup};
 use crate::ids::GroupId;
-
-/// A group that has split off from one of another core.
-#[derive(Debug)]
-pub struct NewGroup {
-    /// What it begins with.
-    pub(crate) split: SplitOff,
-    /// Who takes part: those who took part in the other group when it split.
-    pub(crate) membership: Membership,
-    /// This node leads the other group, and stands for this one at once.
-    pub(crate) leads: bool,
-    /// This one may have been here before, and have promised what is not known any more.
-    pub(crate) is_in_doubt: bool,
-}
 
 /// What a core knows of groups that split off.
 #[derive(Default)]
@@ -105,32 +91,14 @@ pub(crate) fn first_entry(new: &NewGroup, level: Level) -> Entry {
     Entry { term: FIRST.term, index: FIRST.index, kind: EntryKind::Normal, data: builder.finish(moment) }
 }
 
-impl Context {
-    /// No group uses this keyspace any more. It may be large, so it is freed in steps.
-    pub(crate) fn free_later(&mut self, mut keyspace: Keyspace) {
-        keyspace.clear(Moment::default());
-        self.memory.unused.push(keyspace);
-    }
-
-    /// True if all that changes in the cluster changes on this node, too: it holds every group, except those that have
-    /// not split off yet and have their keys in another one, and those that have gone.
-    pub(crate) fn holds_all_that_changes(&self) -> bool {
-        let is_here = |group: GroupId| self.routes.get(group.0 as usize).is_some_and(|route| route.is_here);
-        let is_to_split_off = |group: GroupId| {
-            self.roster.parent(group).is_some_and(is_here)
-                && !self.slots.runs().iter().any(|(.., holder)| *holder == group)
-        };
-        let is_gone = |group: GroupId| self.roster.is_gone(group);
-        let changes_here = |group: GroupId| is_here(group) || is_to_split_off(group) || is_gone(group);
-        !self.is_clustered || (0..self.routes.len() as u32).map(GroupId).all(changes_here)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use crate::core::Core;
     use crate::limits;
+    use keyspace::Keyspace;
+    use state::SplitOff;
     use std::sync::Arc;
+    use stdx::log::Membership;
 
     use keyspace::{Layout, Options, Tuning};
     use resp::{Args, Protocol, Span};

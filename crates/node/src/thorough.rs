@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stdx::{Duration, Instant, leb128};
 
-use crate::context::Context;
 use crate::group::proof::Proof;
 use crate::ids::{GroupId, NodeId, SessionId};
 
@@ -134,19 +133,6 @@ impl Thorough {
     pub(crate) fn wake_at(&self) -> Option<Instant> {
         let again = self.lines.values().filter(|line| !line.is_under_way).map(|line| line.again_at);
         again.chain(self.kept.values().next().map(|waiting| waiting.until)).min()
-    }
-}
-
-impl Context {
-    pub(crate) fn lacks_voters(&self, group: Option<GroupId>, lacking: &[NodeId]) -> String {
-        let group = group.map_or_else(String::new, |group| format!(" of group {}", group.0));
-        match lacking {
-            [] => format!("the leader{group} has not said who lacks it"),
-            _ => {
-                let names: Vec<_> = lacking.iter().map(|node| self.name_of(*node)).collect();
-                format!("{} lacks it{}", names.join(", "), if group.is_empty() { "" } else { &group })
-            }
-        }
     }
 }
 

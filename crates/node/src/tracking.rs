@@ -16,16 +16,14 @@
 //!
 //! Every core knows which cores have tracking clients at all. While there is none, nothing is noted of changes.
 
+pub(crate) mod news;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use resp::{Protocol, Writer};
-
 use crate::ids::{CoreId, SessionId};
-use crate::requests::Claim;
-use crate::session::Session;
-use crate::transaction::TransactionId;
+use crate::tracking::news::{Asked, Change, News, Presence};
 
 /// What one session wants to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,69 +79,6 @@ impl Tracking {
     }
 }
 
-/// News for a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
-    /// These keys are no longer as they were.
-    Keys(Vec<Arc<[u8]>>),
-    /// No key is.
-    Everything,
-}
-
-impl News {
-    /// Writes it as the session reads it. A RESP2 session understands it only where it listens to channels, and only
-    /// news of others. False if it cannot be told.
-    pub(crate) fn can_be_told(session: &Session, is_redirected: bool) -> bool {
-        session.protocol() == Protocol::Resp3 || (is_redirected && session.is_subscribed())
-    }
-
-    /// Writes it. See [`News::can_be_told`].
-    pub(crate) fn write(&self, writer: &mut Writer) {
-        if writer.protocol() == Protocol::Resp3 {
-            writer.push(2);
-            writer.bulk(b"invalidate");
-        } else {
-            writer.array(3);
-            writer.bulk(b"message");
-            writer.bulk(b"__redis__:invalidate");
-        }
-        match self {
-            Self::Everything => writer.null(),
-            Self::Keys(keys) => {
-                writer.array(keys.len());
-                keys.iter().for_each(|key| writer.bulk(key));
-            }
-        }
-    }
-}
-
-/// The author of a change of a key, as the replicas of a node know it. Only the core of its session knows all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Author {
-    /// The session of this number, with the request that is answered under this ticket.
-    Session {
-        /// Its number.
-        serial: u64,
-        /// Which of its replies.
-        ticket: u64,
-    },
-    /// The one who asked for this on a core.
-    Request {
-        /// The core.
-        core: CoreId,
-        /// Its request.
-        claim: Claim,
-    },
-    /// The transaction that this belongs to.
-    Transaction(TransactionId),
-}
-
-/// A request of a session: the session's number, and the ticket under which it is answered.
-pub type Asked = (u64, u64);
-
-/// A key that has changed, and the author of the change, if that was a client of this node.
-pub type Change = (Arc<[u8]>, Option<Author>);
-
 /// A session that has read a key.
 type Reader = (CoreId, SessionId);
 
@@ -153,19 +88,6 @@ struct Kind {
     broadcasts: bool,
     /// The core of the session that it has named.
     redirect: Option<CoreId>,
-}
-
-/// Which cores have clients that track.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Presence {
-    /// Any.
-    pub tracks: bool,
-    /// Any that broadcast.
-    pub broadcasts: bool,
-    /// It remembers by itself what its clients have read, and must hear of every change: so it is in a cluster, where
-    /// reads go to other nodes. The node that is asked there knows nothing of caches; the replica here tells what has
-    /// changed.
-    pub gathers: bool,
 }
 
 /// What one core knows of caches.

@@ -22,8 +22,6 @@ use keyspace::{Classes, Limits, Lookups, Moment, Notice, Tuning};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::{Instant, Level};
 
-pub use message::{GatewayId, TransactionId};
-
 use crate::defect::Defect;
 use crate::entry::{self, Answered, Durability, Effect, Watch};
 use crate::group::proof::{Observed, Proof};
@@ -33,9 +31,12 @@ use crate::limits::{self, Slicing};
 use crate::locks::FencingToken;
 use crate::request_ids::{self, Named};
 use crate::requests::{Lock, Locked, Origin, RequestBody, Resolution};
+use crate::scripts::invocation::Invocation;
 use crate::scripts::on_copies::{Computation, Computed, Outcome, Wants};
-use crate::scripts::{Asides, Circumstances, Invocation};
+use crate::scripts::{Asides, Circumstances};
 use crate::slots::SlotMap;
+
+pub use message::{GatewayId, TransactionId};
 
 /// What a coordinator asks of a group on behalf of a transaction.
 pub type Post = (GroupId, TransactionId, RequestBody);

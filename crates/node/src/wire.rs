@@ -35,14 +35,12 @@ use std::sync::Arc;
 
 use consensus::Message;
 use keyspace::{Claims, Moment};
+use message::answer::{FOR_GATEWAY, read_moved};
 use resp::Protocol;
 use script::{Flags, Library, Script};
 use stdx::slot::{SLOT_COUNT, Slot};
 use stdx::{Duration, UnixMillis, leb128};
 
-use message::answer::{FOR_GATEWAY, read_moved};
-
-use crate::blocking::{WaitQueueAct, WaitQueueNote};
 use crate::core_messages::CoreMessage;
 use crate::entry::{Answered, Durability, Effect, RequestId, Taken, Watch, put_bytes, put_prepared};
 use crate::group::Declined;
@@ -51,17 +49,18 @@ use crate::group_status::GroupStatus;
 use crate::ids::{CoreId, GroupId, NodeId, SessionId};
 use crate::locks::FencingToken;
 use crate::neighbours::Vitals;
-use crate::pubsub;
+use crate::pubsub::message::Published;
 use crate::replica_reads::AppliedPosition;
 use crate::request_ids;
 use crate::requests::{
     Claim, Lock, Locked, Origin, OutcomeQueryKind, ParticipantStatus, Request, RequestBody, Resolution, ScriptRequest,
 };
 use crate::roster::{Member, is_zone};
-use crate::scripts::{Code, Invocation};
+use crate::scripts::invocation::{Code, Invocation};
 use crate::stats::cost::Cost;
 use crate::timeline::{self, Happening};
 use crate::transaction::{GatewayId, TransactionId};
+use crate::wait_queues::{WaitQueueAct, WaitQueueNote};
 
 /// With a request's protocol: see `Request::is_anew`.
 const IS_ANEW: u8 = 128;
@@ -174,7 +173,7 @@ pub enum Wire<'a> {
         is_alive: bool,
     },
     /// For those who listen on this node.
-    Publish(pubsub::Message),
+    Publish(Published),
     /// A leader offers a checkpoint.
     Offer(GroupId, Message),
     /// A member asks for a chunk of the checkpoint at this index.
@@ -687,7 +686,7 @@ pub fn view_locked(mut bytes: &[u8]) -> Option<LockedView<'_>> {
 }
 
 /// A message for those who listen on another node.
-pub fn encode_publish(message: &pubsub::Message) -> Vec<u8> {
+pub fn encode_publish(message: &Published) -> Vec<u8> {
     let mut out = vec![PUBLISH, u8::from(message.is_shard)];
     leb128::put(&mut out, message.channel.len() as u64);
     out.extend_from_slice(&message.channel);
@@ -795,7 +794,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             };
             let length = usize::try_from(leb128::take(&mut rest)?).ok()?;
             let (channel, body) = rest.split_at_checked(length)?;
-            Some(Wire::Publish(pubsub::Message { is_shard, channel: channel.into(), body: body.into() }))
+            Some(Wire::Publish(Published { is_shard, channel: channel.into(), body: body.into() }))
         }
         OFFER => {
             let (group, message) = rest.split_first_chunk()?;

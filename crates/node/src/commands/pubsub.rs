@@ -8,7 +8,8 @@ use keyspace::glob;
 use resp::{Args, Writer};
 
 use super::{Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node};
-use crate::pubsub::{Kind, Message};
+use crate::pubsub::Kind;
+use crate::pubsub::message::Published;
 
 const FLAGS: &[Flag] = &[Flag::Pubsub, Flag::Noscript, Flag::Loading, Flag::Stale];
 
@@ -150,7 +151,7 @@ pub(super) const PUBLISH: ControlCommand = ControlCommand {
     arity: 3,
     summary: "Sends a message to the listeners of a channel, and returns how many there are on this node.",
     syntax: "channel message",
-    ..publishing("publish", |_, args| Ok(Question::Publish(Message::new(args.at(1), args.at(2)))))
+    ..publishing("publish", |_, args| Ok(Question::Publish(Published::new(args.at(1), args.at(2)))))
 };
 
 pub(super) const SPUBLISH: ControlCommand = ControlCommand {
@@ -161,7 +162,7 @@ pub(super) const SPUBLISH: ControlCommand = ControlCommand {
     syntax: "shardchannel message",
     keys: &[shard_channels(0)],
     ..publishing("spublish", |_, args| {
-        Ok(Question::Publish(Message { is_shard: true, ..Message::new(args.at(1), args.at(2)) }))
+        Ok(Question::Publish(Published { is_shard: true, ..Published::new(args.at(1), args.at(2)) }))
     })
 };
 

@@ -15,14 +15,16 @@ use crate::event::UsersFile;
 use crate::group_status::GroupStatus;
 use crate::ids::{CoreId, GroupId, NodeId};
 use crate::parameters::Pairs;
-use crate::pubsub::{Kind, Message};
+use crate::pubsub::Kind;
+use crate::pubsub::message::Published;
 use crate::scripts::route::Running;
 use crate::stats::calls::Calls;
 use crate::stats::counters::{SlowEntry, Statistics};
 use crate::stats::hot::{Hot, HotKeys, Plan};
 use crate::stats::timing::{Delays, TimeFigures};
 use crate::timeline::Happening;
-use crate::tracking::{Presence, Redirect};
+use crate::tracking::Redirect;
+use crate::tracking::news::Presence;
 
 /// Asked of every core of the node.
 #[derive(Clone, Debug)]
@@ -92,7 +94,7 @@ pub enum Question {
     /// End sessions.
     Kill(SessionFilter),
     /// Hand this to your sessions that listen, and tell how many do.
-    Publish(Message),
+    Publish(Published),
     /// What do your sessions listen to?
     Names {
         /// To names of this kind.

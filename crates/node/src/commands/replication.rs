@@ -9,7 +9,8 @@ use resp::{Args, Writer};
 
 use super::{Body, ControlCommand, Local, Outcome, local, number, plain};
 use crate::core::Core;
-use crate::event::{Action, CopyContent, Follower, ReplicateRequest, Wish};
+use crate::event::{Action, ReplicateRequest};
+use crate::followers::{CopyContent, Follower, Wish};
 use crate::ids::SessionId;
 use crate::session::OwnTicket;
 

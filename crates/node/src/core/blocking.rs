@@ -1,8 +1,13 @@
 //! Sessions that wait for data: they join the wait queues of groups, are woken, try again, and give up. See [`crate::blocking`].
 
-use crate::blocking::{
-    Meaning, Stage, WaitEnd, WaitQueueAct, WaitQueueNote, Waiting, dollars, last_id, lay_out, with_id,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use keyspace::{BlockingTimeout, Body, DataCommand, DatabaseKey};
+use resp::{Args, Span};
+use stdx::{Duration, Instant, Level};
+
+use crate::blocking::{Meaning, Stage, WaitEnd, Waiting, dollars, last_id, lay_out, with_id};
 use crate::commands::Known;
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
@@ -12,19 +17,13 @@ use crate::event::Action;
 use crate::group::proof::Proof;
 use crate::group::{Group, Standing};
 use crate::ids::{GroupId, Lane, SessionId};
-use crate::limits;
 use crate::reports::SourceFigures;
 use crate::requests::{Origin, Request, RequestBody};
-use crate::router;
 use crate::session::{Hold, Session};
 use crate::transaction::Work;
 use crate::undelivered::{Delivery, Orphan, takes_away};
-use crate::wire;
-use keyspace::{BlockingTimeout, Body, DataCommand, DatabaseKey};
-use resp::{Args, Span};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use stdx::{Duration, Instant, Level};
+use crate::wait_queues::{WaitQueueAct, WaitQueueNote};
+use crate::{limits, router, wire};
 
 impl Core {
     /// A request that may wait. Its session does nothing else until it has been answered.

@@ -1,19 +1,20 @@
 //! Caches of clients: news of changes reaches them before the reply to the change. See [`crate::caches`].
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use crate::caches::{Parked, for_each_key_read};
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::event::Action;
 use crate::group::proof::Proof;
 use crate::ids::{CoreId, GroupId, SessionId};
-use crate::limits;
 use crate::relay::Purpose;
 use crate::requests::{Claim, Origin, Request};
-use crate::router;
 use crate::session::Session;
-use crate::tracking::{Asked, Author, Change, News, Presence, Redirect};
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use crate::tracking::Redirect;
+use crate::tracking::news::{Asked, Author, Change, News, Presence};
+use crate::{limits, router};
 
 impl Core {
     /// Another core's clients have begun to track, or have ended; or this one's.

@@ -1,6 +1,7 @@
 //! Connections of this core: opened, weighed, paused, cut off, and sent what they are owed.
 
 use std::sync::Arc;
+
 use stdx::{Duration, Instant};
 
 use super::{Core, PROTECTED_MODE};
@@ -9,7 +10,7 @@ use crate::commands::Question;
 use crate::event::Action;
 use crate::ids::{Level, SessionId};
 use crate::limits;
-use crate::pubsub::Message;
+use crate::pubsub::message::Published;
 use crate::session::{Cut, Hold, Session};
 use crate::stats::calls::Asked;
 use crate::stats::counters::{SlowEntry, Statistics};
@@ -294,7 +295,7 @@ impl Core {
     }
 
     /// Hands a message to the sessions of this core that listen.
-    pub(crate) fn deliver(&mut self, message: &Message) -> u64 {
+    pub(crate) fn deliver(&mut self, message: &Published) -> u64 {
         self.context.pubsub.deliver(message, &mut self.sessions, &self.context.settings.output_limits)
     }
 

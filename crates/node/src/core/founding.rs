@@ -1,17 +1,20 @@
 //! Groups that come into being while the node runs. See [`crate::founding`].
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use journal::Append;
+use keyspace::{Keyspace, Layout};
+use stdx::log::Membership;
+
 use crate::core::Core;
-use crate::event::{Action, GroupSeed, Persist};
+use crate::event::{Action, Persist};
 use crate::founding::{Begun, FIRST_TICKET, beginning};
+use crate::group_seed::GroupSeed;
 use crate::ids::GroupId;
 use crate::replica_reads::AppliedPosition;
 use crate::requests::Route;
 use crate::router;
-use journal::Append;
-use keyspace::{Keyspace, Layout};
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use stdx::log::Membership;
 
 impl Core {
     /// There are at least so many groups.

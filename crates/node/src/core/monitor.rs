@@ -1,12 +1,14 @@
 //! Sends commands to clients that said MONITOR. See [`crate::monitor`].
 
+use command::Flag;
+use resp::Args;
+
 use crate::commands::Known;
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::ids::{CoreId, SessionId};
-use crate::monitor::{is_secret, line, show_line};
-use command::Flag;
-use resp::Args;
+use crate::monitor::{line, show_line};
+use crate::redaction::is_secret;
 
 impl Core {
     /// Shows a command to those who watch. What administrators do is not shown, nor are passwords.

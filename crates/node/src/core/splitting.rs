@@ -1,16 +1,18 @@
 //! Groups that split off from groups of this core. See [`crate::splitting`].
 
-use crate::core::Core;
-use crate::core_messages::CoreMessage;
-use crate::event::{Action, GroupSeed, Persist};
-use crate::founding::{Begun, FIRST_TICKET};
-use crate::ids::GroupId;
-use crate::splitting::{NewGroup, Splitting, first_entry};
-use crate::{limits, router};
 use journal::Append;
 use keyspace::Moment;
 use state::FIRST;
 use stdx::log::HardState;
+
+use crate::core::Core;
+use crate::core_messages::CoreMessage;
+use crate::event::{Action, Persist};
+use crate::founding::{Begun, FIRST_TICKET};
+use crate::group_seed::{GroupSeed, NewGroup};
+use crate::ids::GroupId;
+use crate::splitting::{Splitting, first_entry};
+use crate::{limits, router};
 
 impl Core {
     /// A group of this core has split off from another one.

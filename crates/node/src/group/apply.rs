@@ -1,13 +1,13 @@
 //! What follows from an entry that is applied: replies leave, clients that wait are woken, and cores are told.
 
 use std::sync::Arc;
-use stdx::Instant;
-use stdx::log::{Entry, EntryKind, Membership};
 
 use consensus::Change;
 use keyspace::{Class, Notice};
 use resp::{Protocol, Writer};
 use state::{Applied, Cursor, Lookup, What};
+use stdx::Instant;
+use stdx::log::{Entry, EntryKind, Membership};
 
 use super::proof::{Committed, Observed};
 use super::witness::Witness;
@@ -20,7 +20,7 @@ use crate::output::Output;
 use crate::requests::{Claim, Origin};
 use crate::stats::cost::Cost;
 use crate::timeline::Kind;
-use crate::tracking::Author;
+use crate::tracking::news::Author;
 use crate::transaction::{GatewayId, TransactionId};
 use crate::{limits, observe};
 

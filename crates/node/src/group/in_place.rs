@@ -1,14 +1,14 @@
 //! Scripts that run at once on the keys of a group.
 
+use keyspace::Body;
 use script::{Ending, Engine, Flow, Host};
 
-use keyspace::Body;
-
 use super::*;
-use crate::pubsub::Message;
+use crate::pubsub::message::Published;
+use crate::scripts::invocation::Invocation;
 use crate::scripts::on_copies::note_reads;
 use crate::scripts::overlay::Trace;
-use crate::scripts::{Asides, Circumstances, Invocation, Permitted, check_call, elapsed_us, permit};
+use crate::scripts::{Asides, Circumstances, Permitted, check_call, elapsed_us, permit};
 use crate::stats::cost::Cost;
 use crate::wire::put_declined;
 
@@ -170,7 +170,7 @@ impl Group {
     fn end_script(
         &mut self,
         &Run { origin, floor, protocol, .. }: &Run<'_>,
-        (writer, reads, published): (Writer, Vec<Vec<u8>>, Box<[Message]>),
+        (writer, reads, published): (Writer, Vec<Vec<u8>>, Box<[Published]>),
         trace: Trace,
         (commands, command_count): (&[u8], usize),
         cost: Cost,
@@ -219,7 +219,7 @@ impl Group {
         floor: u64,
         (cost, answer): (Cost, &[u8]),
         (commands, command_count): (&[u8], usize),
-        published: Box<[Message]>,
+        published: Box<[Published]>,
     ) {
         self.claim(origin, floor);
         self.leader.builder.script(command_count, commands, answer);

@@ -14,13 +14,13 @@ use super::{
     DeferredRead, Held, OpenOutcome, ReadRound, Waiter, endings, gateways, merge, migration, relief, reservations,
     transfer,
 };
-use crate::blocking::WaitQueues;
 use crate::entry::Builder;
 use crate::group_status::Halves;
 use crate::locks::Locks;
 use crate::scripts::overlay::Speculation;
 use crate::stats::cost::Cost;
 use crate::transaction::{GatewayId, TransactionId};
+use crate::wait_queues::WaitQueues;
 use crate::write_set::WriteSet;
 
 /// See the module.

@@ -14,11 +14,11 @@ use super::{Group, LEVEL_OF_SPLITS};
 use crate::context::Context;
 use crate::core_messages::CoreMessage;
 use crate::defect::Defect;
+use crate::group_seed::NewGroup;
 use crate::group_status::Halves;
 use crate::ids::Now;
 use crate::output::Output;
 use crate::roster::Roster;
-use crate::splitting::NewGroup;
 use crate::timeline::Kind;
 
 /// For how long a leader's node stands for a group that has split off, at every tick, unless somebody leads it.

@@ -20,7 +20,8 @@ use crate::entry::{self, Effect, put_words};
 use crate::group::run_one;
 use crate::ids::GroupId;
 use crate::limits::{CALLS_PER_PART, Slicing};
-use crate::scripts::{Asides, Invocation, Permitted, check_call, elapsed_us, log_action, permit};
+use crate::scripts::invocation::Invocation;
+use crate::scripts::{Asides, Permitted, check_call, elapsed_us, log_action, permit};
 use crate::slots::SlotMap;
 use crate::transaction::{TransactionId, Work, database_effects_of};
 

@@ -21,17 +21,17 @@ use crate::group::proof::{Committed, Proof};
 use crate::group::{Declined, LEADER_LOST, NO_REPLICAS, READ_ONLY, Run, Standing, no_room};
 use crate::ids::{CoreId, GroupId, Now, Room, SessionId};
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
-use crate::limits;
 use crate::output::Output;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::request_ids::Named;
 use crate::requests::{DeclinedScript, Origin, Request, RequestBody, ScriptRequest};
-use crate::router;
+use crate::scripts::invocation::{Code, Invocation};
 use crate::scripts::on_copies::{Computation, Computed, Means};
-use crate::scripts::{Asides, Circumstances, Code, Invocation};
+use crate::scripts::{Asides, Circumstances};
 use crate::session::{Hold, Session};
 use crate::transaction::{Progress, TransactionId, Work};
+use crate::{limits, router};
 
 /// How a script is named by the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

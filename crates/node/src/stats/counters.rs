@@ -4,7 +4,7 @@ use keyspace::Lookups;
 use stdx::Instant;
 
 use crate::commands::Known;
-use crate::monitor::is_secret;
+use crate::redaction::is_secret;
 
 /// Counters of one core since its start, and what they are derived from. Nothing replicated depends on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
