@@ -5,29 +5,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use command::{Join, Refusal};
 use keyspace::DataCommand;
 use resp::{Protocol, Span, Writer};
-use stdx::slot::{Slot, slot_of};
+use stdx::slot::Slot;
 use stdx::{Duration, Instant, leb128};
 
 use crate::acl::Wish;
-use crate::commands::{self, Answer, ControlCommand, Known, Question};
+use crate::commands::question::{Answer, Question};
+use crate::commands::{self, ControlCommand, Known};
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::entry::Reader;
 use crate::event::Action;
-use crate::frame;
-use crate::group::{Group, LOADING, Standing};
+use crate::group::{Group, Standing};
 use crate::ids::{CoreId, GroupId, SessionId};
-use crate::limits;
+use crate::keyspace_queries::write_scan;
 use crate::parameters::Pairs;
 use crate::quorum::Answerable;
-use crate::redirect;
+use crate::refusals::LOADING;
 use crate::relay::Purpose;
 use crate::requests::{COPIES_APPLIED, Origin, Request, RequestBody};
-use crate::router;
-use crate::session::{OwnTicket, Session};
+use crate::session::Session;
+use crate::session::ticket::OwnTicket;
 use crate::settings::Settings;
 use crate::slots::SlotMap;
-use crate::wire;
+use crate::{frame, limits, redirect, router, wire};
 
 /// A question that still lacks answers.
 #[derive(Debug)]
@@ -682,48 +682,4 @@ impl Core {
             Join::All => unreachable!("a transaction"),
         });
     }
-}
-
-/// One step of SCAN from the steps of all groups that were asked. Each has walked from the same cursor through the
-/// slots that it holds. The walk goes on where the first of them has stopped: keys of the others behind that place come
-/// with a later step. If there are more keys than COUNT even so, it goes on at the beginning of a slot before.
-pub(crate) fn write_scan(replies: &[(GroupId, u64, Vec<u8>)], words: &[u8], writer: &mut Writer) {
-    let mut spans = Vec::new();
-    let (_, args) = Reader::new(words).words(&mut spans);
-    if let [(_, _, reply)] = replies {
-        return writer.raw(reply);
-    }
-    // The first place where a group has stopped, and that group; who got to the end has none.
-    let mut stop: Option<(u64, GroupId)> = None;
-    let mut keys: Vec<(Slot, GroupId, &[u8])> = Vec::new();
-    for (group, _, reply) in replies {
-        let (_, header) = frame::aggregate(reply);
-        let (cursor, found) = reply[header..].split_at(frame::len(&reply[header..]));
-        let cursor = frame::bulk(cursor).and_then(|text| text.parse().ok()).filter(|cursor| *cursor != 0);
-        if let Some(cursor) = cursor
-            && stop.is_none_or(|(first, _)| cursor < first)
-        {
-            stop = Some((cursor, *group));
-        }
-        let found = frame::elements(found).into_iter();
-        keys.extend(found.filter_map(|key| Some((slot_of(frame::bulk_bytes(key)?), *group, key))));
-    }
-    if let Some((cursor, group)) = stop {
-        let last = keyspace::slot_of_cursor(cursor);
-        keys.retain(|(slot, of, _)| *slot < last || *slot == last && *of == group);
-    }
-    let mut next = stop.map_or(0, |(cursor, _)| cursor);
-    let count = keyspace::scan_count(args).unwrap_or(usize::MAX);
-    if keys.len() > count {
-        keys.sort_by_key(|(slot, ..)| *slot);
-        let last = keys[count - 1].0;
-        if let Some(behind) = keys[count..].iter().position(|(slot, ..)| *slot > last) {
-            next = keyspace::cursor_at_slot(u32::from(keys[count + behind].0.0));
-            keys.truncate(count + behind);
-        }
-    }
-    writer.array(2);
-    writer.bulk(next.to_string().as_bytes());
-    writer.array(keys.len());
-    keys.iter().for_each(|(.., key)| writer.raw(key));
 }

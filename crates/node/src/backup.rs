@@ -17,6 +17,7 @@
 //! kept, and the next one put off, until it has been read, or nobody has asked for it for a while.
 
 use journal::CheckpointMark;
+use message::TransactionId;
 use resp::Protocol;
 use stdx::{Instant, UnixMillis};
 
@@ -24,7 +25,6 @@ use crate::checkpoint::CHUNK_STATE;
 use crate::ids::Now;
 use crate::output::Output;
 use crate::requests::Origin;
-use crate::transaction::TransactionId;
 
 /// What a group knows of backups.
 #[derive(Debug, Default)]

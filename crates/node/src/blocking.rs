@@ -24,11 +24,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use keyspace::{Claims, DataCommand, DatabaseKey};
 use resp::{Args, Span};
+use state::is_null;
 use stdx::Instant;
 
 use crate::entry::{Reader, put_words};
 use crate::frame;
-use crate::group::is_null;
 use crate::group::proof::{Observed, Proof};
 use crate::ids::GroupId;
 

@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use keyspace::{Keyspace, Layout};
+use message::GatewayId;
 use resp::{Protocol, Span};
 use state::Tape;
 use stdx::{Duration, Instant, Prng};
@@ -51,7 +52,6 @@ use crate::relay::{Purpose, Relay};
 use crate::replica_reads::AppliedPosition;
 use crate::reports::{HostReport, JournalFigures};
 use crate::requests::{Claim, Origin, Request, RequestBody, Route, Step};
-use crate::router;
 use crate::scripts::route::Runner;
 use crate::session::Sessions;
 use crate::splitting::Splitting;
@@ -59,9 +59,9 @@ use crate::stagger::{self, Stage};
 use crate::stats::counters::Statistics;
 use crate::stats::timing::Timings;
 use crate::thorough::Thorough;
-use crate::timeline;
-use crate::transaction::{Coordinator, GatewayId, Post, Progress};
+use crate::transaction::{Coordinator, Post, Progress};
 use crate::undelivered::Orphans;
+use crate::{router, timeline};
 
 pub use crate::context::{Access, Context, History, HostFacts, LevelFacts, MemoryFacts, Scripting};
 pub use parts::{ClientLoad, Meeting, Questions, Told, Waits};

@@ -4,11 +4,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use message::TransactionId;
 use script::Script;
 use stdx::UnixMillis;
 
 use crate::acl::Users;
-use crate::commands::{Answer, Question};
+use crate::commands::question::{Answer, Question};
 use crate::group::proof::{Committed, Proof};
 use crate::group_seed::NewGroup;
 use crate::group_status::GroupStatus;
@@ -28,7 +29,6 @@ use crate::stats::cost::Cost;
 use crate::stats::counters::SlowEntry;
 use crate::timeline;
 use crate::tracking::news::{Author, Change, News, Presence};
-use crate::transaction::TransactionId;
 use crate::wait_queues::WaitQueueNote;
 
 /// All that one core had to tell another in one turn.

@@ -5,33 +5,35 @@ mod replica_reads;
 
 use std::sync::Arc;
 
+use check::{is_http, passes_multi};
 use command::{Flag, Join, Refusal, Span as KeySpan};
 use keyspace::{BlockingTimeout, Body, Class, DataCommand, Moment, PREFETCH_MAX, PrefetchTarget};
 use resp::{Args, Glance, Limits, Parsed, Writer};
 
 use crate::acl::Where;
 use crate::catalog::container_of;
-use crate::commands::{self, ControlCommand, Flow, Known, Question, Queued};
+use crate::commands::question::Question;
+use crate::commands::{self, ControlCommand, Flow, Known, Queued};
 use crate::context::Context;
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::entry::put_words;
 use crate::event::Action;
-use crate::group::{Group, LOADING};
+use crate::group::Group;
 use crate::ids::{GroupId, Room, SessionId};
-use crate::limits;
+use crate::lookup::lookup;
 use crate::observe::other_databases;
 use crate::quorum::Answerable;
-use crate::redirect;
+use crate::refusals::LOADING;
 use crate::relay::Purpose;
 use crate::request_ids::{Named, is_naming};
 use crate::requests::{Origin, PlainKind, PlainRequest, Request, RequestBody};
-use crate::router;
-use crate::session::{Hold, NotedRead, OwnTicket, write_at_once};
+use crate::session::ticket::OwnTicket;
+use crate::session::{Hold, NotedRead, write_at_once};
 use crate::stats::calls::Asked;
 use crate::stats::hot::Load;
 use crate::transaction::{Progress, Work};
-use check::{is_http, passes_multi};
+use crate::{limits, redirect, router};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -979,59 +981,3 @@ const EXPELLED: &str = "CLUSTERDOWN This node has been removed from its cluster:
 
 /// Capacity that an emptied input buffer may keep.
 const KEPT_CAPACITY_MAX: usize = 64 << 10;
-
-/// Finds a request's command, or says in Redis's words that there is none.
-#[inline]
-pub(crate) fn lookup(args: Args<'_>) -> Result<Known, Refusal> {
-    let name = args.at(0);
-    if let Some(command) = keyspace::find(name) {
-        if command.subcommands.is_empty() || args.len() == 1 {
-            return Ok(Known::Data(command));
-        }
-        if let Some(command) = keyspace::resolve(args) {
-            return Ok(Known::Data(command));
-        }
-        // MEMORY has subcommands of both kinds.
-    }
-    let Some(command) = commands::find(name) else {
-        return Err(if keyspace::find(name).is_some() { unknown_subcommand(args) } else { unknown_command(args) });
-    };
-    if command.subcommands.is_empty() || args.len() == 1 {
-        return Ok(Known::Control(command));
-    }
-    let word = args.at(1);
-    command
-        .subcommands
-        .iter()
-        .find(|subcommand| subcommand.name.as_bytes().eq_ignore_ascii_case(word))
-        .map(Known::Control)
-        .ok_or_else(|| {
-            let instead = command.body.instead_of(word);
-            instead.map_or_else(|| unknown_subcommand(args), Refusal::new)
-        })
-}
-
-fn unknown_command(args: Args<'_>) -> Refusal {
-    const SHOWN_BYTES_MAX: usize = 128;
-    let shown = |word: &[u8], max: usize| String::from_utf8_lossy(&word[..word.len().min(max)]).into_owned();
-    let mut beginning = String::new();
-    for word in args.iter().skip(1) {
-        if beginning.len() >= SHOWN_BYTES_MAX {
-            break;
-        }
-        let max = SHOWN_BYTES_MAX - beginning.len();
-        beginning.push_str(&format!("'{}' ", shown(word, max)));
-    }
-    Refusal::new(format!(
-        "ERR unknown command '{}', with args beginning with: {beginning}",
-        shown(args.at(0), SHOWN_BYTES_MAX)
-    ))
-}
-
-fn unknown_subcommand(args: Args<'_>) -> Refusal {
-    Refusal::new(format!(
-        "ERR unknown subcommand '{:.128}'. Try {} HELP.",
-        String::from_utf8_lossy(args.at(1)),
-        String::from_utf8_lossy(args.at(0)).to_uppercase()
-    ))
-}

@@ -13,7 +13,7 @@ use stdx::{Duration, Instant, Levels};
 use crate::acl::Users;
 use crate::core_messages::Envelope;
 use crate::roster::Member;
-use crate::session::OwnTicket;
+use crate::session::ticket::OwnTicket;
 use crate::settings::Settings;
 
 pub use crate::followers::{CopyContent, Follower, Wish};

@@ -13,38 +13,22 @@ use resp::{Args, Protocol, Span, Writer};
 
 use crate::acl::Where;
 use crate::ask::Joining;
-use crate::commands::{self, Answer, Flow, Known, Question, Queued, selected};
+use crate::commands::question::{Answer, Question};
+use crate::commands::{self, Flow, Known, Queued, selected};
 use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, Watch, put_exec, put_words};
 use crate::event::Action;
-use crate::frame;
-use crate::group::READ_ONLY;
-use crate::group::proof::Proof;
 use crate::ids::{GroupId, SessionId};
-use crate::libraries;
 use crate::quorum::Answerable;
-use crate::redirect;
+use crate::refusals::READ_ONLY;
 use crate::request_ids::{self, Named};
 use crate::requests::{Origin, Request, RequestBody};
-use crate::router;
-use crate::session::{Hold, Multi, OwnTicket, Session};
+use crate::session::composition::Composition;
+use crate::session::ticket::OwnTicket;
+use crate::session::{Hold, Multi, Session};
 use crate::transaction::Work;
-
-/// A transaction with control commands, and with data commands that are under way or done.
-#[derive(Debug)]
-pub(crate) struct Composition {
-    pub(crate) ticket: OwnTicket,
-    queue: Vec<Queued>,
-    /// Reply to the data commands; `None` until it has come.
-    pub(crate) data: Option<(Proof, Vec<u8>)>,
-    /// Next command to be looked at, and where the next data reply begins.
-    next: usize,
-    at: usize,
-    out: Vec<u8>,
-    /// A question to all cores, or to the home of the libraries, is under way.
-    pub(crate) is_asking: bool,
-}
+use crate::{frame, libraries, redirect, router};
 
 impl Core {
     pub(crate) fn flow(&mut self, id: SessionId, flow: Flow, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
@@ -450,7 +434,7 @@ impl Core {
         let mut is_timed = false;
         if self.context.is_clustered {
             Reader::new(packed).exec(protocol, &mut spans).for_each(&mut spans, |_, args| {
-                let known = crate::dispatch::lookup(args).expect("checked when it was queued");
+                let known = crate::lookup::lookup(args).expect("checked when it was queued");
                 is_timed |= self.wants_time(known, args);
             });
         }
@@ -503,7 +487,7 @@ impl Core {
         let mut swaps = false;
         for (place, words) in commands.iter().enumerate() {
             let (database, args) = Reader::new(words).words(&mut spans);
-            if let Ok(known) = crate::dispatch::lookup(args)
+            if let Ok(known) = crate::lookup::lookup(args)
                 && let Some((naming, is_read_only)) = known.script_naming()
             {
                 self.add_script(&mut work, place, database, naming, is_read_only, args);
@@ -666,25 +650,6 @@ impl Core {
         composition.take_reply(result, written);
         composition.is_asking = false;
         self.sessions.mark_composed(id);
-    }
-}
-
-impl Composition {
-    /// Takes what the home of the libraries has answered.
-    pub(crate) fn take_answer(&mut self, bytes: &[u8]) {
-        self.is_asking = false;
-        self.out.extend_from_slice(bytes);
-    }
-
-    fn take_reply(&mut self, result: Result<(), Refusal>, written: &Writer) {
-        match result {
-            Ok(()) => self.out.extend_from_slice(written.bytes()),
-            Err(refusal) => {
-                let mut writer = Writer::default();
-                writer.error(refusal.text());
-                self.out.extend_from_slice(writer.bytes());
-            }
-        }
     }
 }
 

@@ -22,7 +22,7 @@ mod checkpoint;
 mod doubt;
 mod endings;
 mod gateways;
-mod in_place;
+pub(crate) mod in_place;
 mod leader;
 mod levels;
 mod members;
@@ -56,6 +56,7 @@ use consensus::{Message, MessageKind, Options, Refused, Replica, Role, Seed};
 use journal::CheckpointMark;
 use keyspace::{Keyspace, Limits, Moment};
 use leader::{Leader, Lost};
+use message::{GatewayId, TransactionId};
 use parts::{
     BatchNumbers, Counts, Due, Evictions, Leadership, LogMarks, Loss, Members, News, ScriptRoom, Transfers, Wanted,
     Window,
@@ -77,25 +78,22 @@ use crate::ids::{CoreId, GroupId, Level, NodeId, Now, Room, SessionId};
 use crate::locks::{FencingToken, Locks};
 use crate::output::Output;
 use crate::pubsub::message::Published;
+use crate::refusals::{LEADER_LOST, OUTCOME_UNKNOWN};
 use crate::requests::{Lock, Locked, Origin, Request, RequestBody, Resolution};
 use crate::roster::{Member, Roster};
 use crate::scripts::overlay::Speculation;
 use crate::settings::AppendFsync;
 use crate::slots::{Moved, SlotMap};
 use crate::timeline::Kind;
-use crate::transaction::{GatewayId, PrepareAnswer, TransactionId};
+use crate::transaction::PrepareAnswer;
 use crate::wire::{self, put_locked};
 use crate::write_set::WriteSet;
 use crate::{limits, observe};
 
 pub use doubt::{first_membership, group_count, membership_of, others_can_tell};
 
-pub(crate) use in_place::{Declined, Run};
 pub(crate) use migration::LEVEL_OF_SPLITS;
 pub use proof::{Committed, Observed, Proof};
-pub(crate) use relief::no_room;
-pub(crate) use replicas::{NO_REPLICAS, READ_ONLY};
-pub(crate) use state::is_null;
 
 /// A group's replica on this node.
 pub struct Group {
@@ -161,7 +159,7 @@ pub struct Group {
 
 /// What waits at a place in a batch.
 #[derive(Debug)]
-enum Waiter {
+pub(crate) enum Waiter {
     /// A client, for the reply of the next item.
     Write(Origin),
     /// Nobody, for the next item.
@@ -196,7 +194,7 @@ const _: () = assert!(size_of::<Waiter>() <= size_of::<Origin>() + 16);
 
 /// What a script has left for its client.
 #[derive(Debug)]
-struct Finished {
+pub(crate) struct Finished {
     reply: Vec<u8>,
     /// Keys that it has read, if the client keeps what it reads.
     reads: Box<[Vec<u8>]>,
@@ -204,7 +202,7 @@ struct Finished {
 }
 
 #[derive(Debug)]
-struct DeferredRead {
+pub(crate) struct DeferredRead {
     origin: Origin,
     protocol: Protocol,
     what: ReadWhat,
@@ -214,7 +212,7 @@ struct DeferredRead {
 }
 
 #[derive(Debug)]
-enum ReadWhat {
+pub(crate) enum ReadWhat {
     /// One query.
     Query(Vec<u8>),
     /// A query over all keys of the group.
@@ -263,7 +261,7 @@ struct ReadRound {
 }
 
 #[derive(Debug)]
-enum Held {
+pub(crate) enum Held {
     Request(Request),
     /// A lock, with when it was asked for.
     Lock(Box<Lock>, Origin, Instant),
@@ -903,20 +901,3 @@ impl Group {
             && !self.has_slices()
     }
 }
-
-/// Executes one command, whichever kind it is, as it is at the level of the keyspace.
-pub(crate) fn run_one(keyspace: &mut Keyspace, database: u16, args: Args<'_>, moment: Moment, writer: &mut Writer) {
-    let command = keyspace::resolve(args).expect("a logged command is known");
-    let command = crate::levels::body_at(keyspace.level(), command);
-    observe::run(keyspace, database, command, args, moment, writer);
-}
-
-/// The leader was lost before the write entered the log: it did not happen, and may be sent again.
-pub(crate) const LEADER_LOST: &str = "TRYAGAIN The leader was lost before this request took effect";
-
-/// A write was sent on to a leader that never answered.
-pub(crate) const OUTCOME_UNKNOWN: &str =
-    "CLUSTERDOWN The leader was lost before it answered: whether this write took effect is unknown";
-
-/// The keys of a group that has not yet been loaded.
-pub(crate) const LOADING: &str = "LOADING Holdfast is loading the dataset in memory";

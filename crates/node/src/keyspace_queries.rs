@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use keyspace::{Keyspace, Layout, Moment};
 use resp::{Args, Writer};
+use stdx::slot::{Slot, slot_of};
 
-use crate::ask::write_scan;
 use crate::entry::{Effect, Reader, put_words};
 use crate::frame;
-use crate::group::run_one;
 use crate::ids::GroupId;
+use crate::one_command::run_one;
 use crate::transaction::database_effects_of;
 
 /// The queries among a transaction's commands, by place, each naming the database that its keys are in before the
@@ -201,4 +201,48 @@ fn write_array(elements: &[&[u8]], writer: &mut Writer) {
     for element in elements {
         writer.bulk(element);
     }
+}
+
+/// One step of SCAN from the steps of all groups that were asked. Each has walked from the same cursor through the
+/// slots that it holds. The walk goes on where the first of them has stopped: keys of the others behind that place come
+/// with a later step. If there are more keys than COUNT even so, it goes on at the beginning of a slot before.
+pub(crate) fn write_scan(replies: &[(GroupId, u64, Vec<u8>)], words: &[u8], writer: &mut Writer) {
+    let mut spans = Vec::new();
+    let (_, args) = Reader::new(words).words(&mut spans);
+    if let [(_, _, reply)] = replies {
+        return writer.raw(reply);
+    }
+    // The first place where a group has stopped, and that group; who got to the end has none.
+    let mut stop: Option<(u64, GroupId)> = None;
+    let mut keys: Vec<(Slot, GroupId, &[u8])> = Vec::new();
+    for (group, _, reply) in replies {
+        let (_, header) = frame::aggregate(reply);
+        let (cursor, found) = reply[header..].split_at(frame::len(&reply[header..]));
+        let cursor = frame::bulk(cursor).and_then(|text| text.parse().ok()).filter(|cursor| *cursor != 0);
+        if let Some(cursor) = cursor
+            && stop.is_none_or(|(first, _)| cursor < first)
+        {
+            stop = Some((cursor, *group));
+        }
+        let found = frame::elements(found).into_iter();
+        keys.extend(found.filter_map(|key| Some((slot_of(frame::bulk_bytes(key)?), *group, key))));
+    }
+    if let Some((cursor, group)) = stop {
+        let last = keyspace::slot_of_cursor(cursor);
+        keys.retain(|(slot, of, _)| *slot < last || *slot == last && *of == group);
+    }
+    let mut next = stop.map_or(0, |(cursor, _)| cursor);
+    let count = keyspace::scan_count(args).unwrap_or(usize::MAX);
+    if keys.len() > count {
+        keys.sort_by_key(|(slot, ..)| *slot);
+        let last = keys[count - 1].0;
+        if let Some(behind) = keys[count..].iter().position(|(slot, ..)| *slot > last) {
+            next = keyspace::cursor_at_slot(u32::from(keys[count + behind].0.0));
+            keys.truncate(count + behind);
+        }
+    }
+    writer.array(2);
+    writer.bulk(next.to_string().as_bytes());
+    writer.array(keys.len());
+    keys.iter().for_each(|(.., key)| writer.raw(key));
 }

@@ -12,10 +12,9 @@
 
 use std::collections::BTreeMap;
 
+use message::TransactionId;
 use stdx::slot::{Slot, slot_of};
 use stdx::{Duration, Instant};
-
-use crate::transaction::TransactionId;
 
 /// One granting of locks to a transaction, named by the term of the leader and a number of its own.
 ///
@@ -253,7 +252,7 @@ impl Locks {
 mod tests {
     use super::*;
     use crate::ids::CoreId;
-    use crate::transaction::GatewayId;
+    use message::GatewayId;
 
     fn transaction(number: u64) -> TransactionId {
         TransactionId { gateway: GatewayId { node: 1, boot: 1, core: CoreId(0) }, number }

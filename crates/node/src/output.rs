@@ -6,6 +6,7 @@ mod monitor;
 
 use consensus::Message;
 use keyspace::{DataCommand, Notice};
+use message::TransactionId;
 use resp::{Args, Protocol, Writer};
 use stdx::UnixMillis;
 
@@ -22,7 +23,6 @@ use crate::requests::{Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest,
 use crate::session::Sessions;
 use crate::stats::cost::{Cost, Measure};
 use crate::stats::timing::{Timings, Watch};
-use crate::transaction::TransactionId;
 use crate::{limits, timeline, wire};
 
 /// Letters being gathered, one per sibling core.

@@ -14,6 +14,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use message::TransactionId;
 use resp::Protocol;
 use stdx::{Duration, Instant};
 
@@ -21,7 +22,6 @@ use crate::ids::{GroupId, NodeId, SessionId};
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::requests::{Claim, Request, RequestBody, Route, ScriptRequest, Step};
-use crate::transaction::TransactionId;
 
 /// What is done with an answer.
 #[derive(Debug)]
@@ -685,7 +685,7 @@ mod tests {
     use crate::ids::CoreId;
     use crate::locks::FencingToken;
     use crate::requests::{Origin, Resolution};
-    use crate::transaction::GatewayId;
+    use message::GatewayId;
 
     const SESSION: SessionId = SessionId { serial: 1, index: 0 };
 

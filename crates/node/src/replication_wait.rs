@@ -13,7 +13,7 @@ use stdx::{Duration, Instant};
 
 use crate::event::{FollowersAnswer, FollowersForm};
 use crate::ids::SessionId;
-use crate::session::OwnTicket;
+use crate::session::ticket::OwnTicket;
 
 /// Between two questions to the same leader.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(10);

@@ -12,8 +12,8 @@ use resp::{Protocol, Span};
 use stdx::slot::slot_of;
 
 use crate::commands::Known;
-use crate::dispatch::lookup;
 use crate::entry::{Reader, RequestId};
+use crate::lookup::lookup;
 use crate::scripts::invocation::Invocation;
 use crate::slots::SlotMap;
 use crate::transaction::Work;

@@ -4,16 +4,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use keyspace::Moment;
+use message::{GatewayId, TransactionId};
 use resp::Protocol;
 use stdx::Duration;
 
 use crate::entry::{Durability, Effect, RequestId, Watch};
-use crate::group::Declined;
 use crate::group::proof::Proof;
 use crate::ids::{CoreId, GroupId, NodeId, SessionId};
 use crate::locks::FencingToken;
 use crate::scripts::invocation::Invocation;
-use crate::transaction::{GatewayId, TransactionId};
 
 /// Where an answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -434,4 +433,13 @@ pub enum Step {
     Prepare,
     /// Resolve.
     Resolve,
+}
+
+/// A script cannot run on this group's keys alone, now, or in one turn. Nothing of it remains; these are the keys that
+/// it has used, with their databases.
+#[derive(Debug, Default)]
+pub(crate) struct Declined {
+    pub(crate) keys: Vec<(u16, Vec<u8>)>,
+    /// It asks for all keys.
+    pub(crate) whole: bool,
 }

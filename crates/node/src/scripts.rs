@@ -81,7 +81,7 @@ impl Asides {
         }
         let mut spans = Vec::new();
         let (database, args) = Reader::new(words).words(&mut spans);
-        let known = crate::dispatch::lookup(args).expect("it has been carried out");
+        let known = crate::lookup::lookup(args).expect("it has been carried out");
         let words = shorten(known, args);
         let (buffer, spans) = lay_out(words.iter().map(Vec::as_slice));
         let mut brief = Vec::new();
@@ -119,7 +119,7 @@ pub(crate) fn permit(
     databases: u16,
     asides: &mut Asides,
 ) -> Result<(Known, Permitted), Refusal> {
-    let Ok(known) = crate::dispatch::lookup(args) else {
+    let Ok(known) = crate::lookup::lookup(args) else {
         // Whatever CLUSTER could do for Redis that it cannot do here is nothing for scripts.
         let is_cluster = args.at(0).eq_ignore_ascii_case(b"cluster");
         let text = if is_cluster { NOT_ALLOWED } else { UNKNOWN_COMMAND };
@@ -257,7 +257,7 @@ const READ_ONLY: &str = "ERR Write commands are not allowed from read-only scrip
 
 /// What `redis.acl_check_cmd` answers.
 pub(crate) fn may_call(args: Args<'_>, invocation: &Invocation) -> Option<bool> {
-    let known = crate::dispatch::lookup(args).ok()?;
+    let known = crate::lookup::lookup(args).ok()?;
     Some(invocation.user.as_ref().is_none_or(|user| user.check(known, args).is_ok()))
 }
 

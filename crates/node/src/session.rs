@@ -3,7 +3,9 @@
 //! A client may send requests ahead of their replies. Each request that cannot be answered at once gets a *ticket*;
 //! replies leave in the order of tickets, whichever core or group finishes first.
 
+pub(crate) mod composition;
 mod parts;
+pub(crate) mod ticket;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -16,11 +18,12 @@ use crate::acl::User;
 use crate::blocking::Waiting;
 use crate::commands::{Known, Queued};
 use crate::entry::{Durability, Watch};
-use crate::exec::Composition;
 use crate::followers::Follower;
 use crate::group::proof::{Committed, Observed, Proof};
 use crate::ids::{GroupId, Now, Peer, SessionId};
 use crate::optimism::Optimism;
+use crate::session::composition::Composition;
+use crate::session::ticket::{OwnTicket, OwnWord};
 use crate::settings::{OutputLimit, OutputLimits};
 use crate::stats::calls::{Asked, Calls};
 use crate::stats::hot::Load;
@@ -616,23 +619,6 @@ impl Session {
             self.flow.out.raw(&news);
         }
     }
-}
-
-/// Which of a session's replies it is, for a request in which no group has a part: the gateway answers it by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OwnTicket(u64);
-
-impl OwnTicket {
-    /// For a request to a group after all: from there on the group's proof is needed.
-    pub(crate) fn number(self) -> u64 {
-        self.0
-    }
-}
-
-/// That a reply is a gateway's own word. Only what answers an [`OwnTicket`] makes one.
-#[derive(Debug)]
-pub struct OwnWord {
-    _sealed: (),
 }
 
 /// All sessions of a core.

@@ -19,24 +19,23 @@ use std::sync::Arc;
 
 use command::Refusal;
 use keyspace::{Classes, Limits, Lookups, Moment, Notice, Tuning};
+use message::{GatewayId, TransactionId};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::{Instant, Level};
 
 use crate::defect::Defect;
 use crate::entry::{self, Answered, Durability, Effect, Watch};
 use crate::group::proof::{Observed, Proof};
-use crate::group::{NO_REPLICAS, READ_ONLY};
 use crate::ids::{GroupId, SessionId};
 use crate::limits::{self, Slicing};
 use crate::locks::FencingToken;
+use crate::refusals::{NO_REPLICAS, READ_ONLY};
 use crate::request_ids::{self, Named};
 use crate::requests::{Lock, Locked, Origin, RequestBody, Resolution};
 use crate::scripts::invocation::Invocation;
 use crate::scripts::on_copies::{Computation, Computed, Outcome, Wants};
 use crate::scripts::{Asides, Circumstances};
 use crate::slots::SlotMap;
-
-pub use message::{GatewayId, TransactionId};
 
 /// What a coordinator asks of a group on behalf of a transaction.
 pub type Post = (GroupId, TransactionId, RequestBody);

@@ -18,12 +18,12 @@
 use std::collections::BTreeMap;
 
 use resp::{Protocol, Span};
+use state::is_null;
 use stdx::Instant;
 
 use crate::blocking::lay_out;
 use crate::entry::{Reader, put_words};
 use crate::frame;
-use crate::group::is_null;
 use crate::ids::SessionId;
 
 /// A request and its reply, of which no byte may have been handed to the system yet.

@@ -13,14 +13,13 @@ use keyspace::{Body, DataCommand};
 use resp::{Args, Protocol, Span};
 use stdx::leb128;
 
-use crate::dispatch;
 use crate::entry::{self, Effect};
-use crate::frame;
-use crate::libraries;
 use crate::limits::SLICED_BYTES_MIN;
+use crate::lookup::lookup;
 use crate::requests::{Request, RequestBody};
 use crate::roster::GROUPS_MAX;
 use crate::wire::{self, LockedView};
+use crate::{frame, libraries};
 
 /// Keys, as far as groups count them: no sum over all groups is more than a number holds.
 const KEYS_MAX: u64 = 1 << 48;
@@ -54,7 +53,7 @@ pub(crate) fn is_valid(request: &Request, group_count: u32, databases: u16) -> b
             let (mut rest, mut spans) = (&script.words[..], Vec::new());
             let key_count = script.invocation.key_count;
             entry::take_words(&mut rest, &mut spans).is_some_and(|(database, args)| {
-                let is_script = dispatch::lookup(args).is_ok_and(|known| known.script_naming().is_some());
+                let is_script = lookup(args).is_ok_and(|known| known.script_naming().is_some());
                 // The name, the script, the number of keys, the keys.
                 let has_keys = args.len().checked_sub(3).is_some_and(|behind| key_count <= behind);
                 rest.is_empty() && has(&database) && is_script && has_keys
@@ -184,7 +183,7 @@ mod tests {
     use crate::ids::{CoreId, GroupId, NodeId, SessionId};
     use crate::locks::FencingToken;
     use crate::requests::Origin;
-    use crate::transaction::{GatewayId, TransactionId};
+    use message::{GatewayId, TransactionId};
 
     #[test]
     fn what_no_replica_could_install_is_not_logged() {
@@ -206,7 +205,13 @@ mod tests {
         let command = [&b"SET"[..], b"k", b"some text"];
         let (buffer, spans) = crate::blocking::lay_out(command.into_iter());
         let mut writer = resp::Writer::default();
-        crate::group::run_one(&mut scratch, 0, Args::new(&buffer, &spans), keyspace::Moment::default(), &mut writer);
+        crate::one_command::run_one(
+            &mut scratch,
+            0,
+            Args::new(&buffer, &spans),
+            keyspace::Moment::default(),
+            &mut writer,
+        );
         let exported = scratch.export(0, b"k", keyspace::Moment::default()).expect("just set");
         assert!(is_taken(&exported));
         for end in 0..exported.len() {

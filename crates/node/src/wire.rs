@@ -36,6 +36,7 @@ use std::sync::Arc;
 use consensus::Message;
 use keyspace::{Claims, Moment};
 use message::answer::{FOR_GATEWAY, read_moved};
+use message::{GatewayId, TransactionId};
 use resp::Protocol;
 use script::{Flags, Library, Script};
 use stdx::slot::{SLOT_COUNT, Slot};
@@ -43,7 +44,6 @@ use stdx::{Duration, UnixMillis, leb128};
 
 use crate::core_messages::CoreMessage;
 use crate::entry::{Answered, Durability, Effect, RequestId, Taken, Watch, put_bytes, put_prepared};
-use crate::group::Declined;
 use crate::group::proof::Proof;
 use crate::group_status::GroupStatus;
 use crate::ids::{CoreId, GroupId, NodeId, SessionId};
@@ -52,6 +52,7 @@ use crate::neighbours::Vitals;
 use crate::pubsub::message::Published;
 use crate::replica_reads::AppliedPosition;
 use crate::request_ids;
+use crate::requests::Declined;
 use crate::requests::{
     Claim, Lock, Locked, Origin, OutcomeQueryKind, ParticipantStatus, Request, RequestBody, Resolution, ScriptRequest,
 };
@@ -59,7 +60,6 @@ use crate::roster::{Member, is_zone};
 use crate::scripts::invocation::{Code, Invocation};
 use crate::stats::cost::Cost;
 use crate::timeline::{self, Happening};
-use crate::transaction::{GatewayId, TransactionId};
 use crate::wait_queues::{WaitQueueAct, WaitQueueNote};
 
 /// With a request's protocol: see `Request::is_anew`.

@@ -13,8 +13,8 @@ use super::{Answer, ControlCommand, Local, Outcome, Question, container, local, 
 use crate::acl::{Selector, User, Users, merge_logs};
 use crate::catalog::{CATEGORIES, catalog, container_of, full_name};
 use crate::core::Core;
-use crate::dispatch::lookup;
 use crate::event::{Action, UsersFile};
+use crate::lookup::lookup;
 use crate::sha256::{hexadecimal, sha256};
 
 const FLAGS: &[Flag] = &[Flag::Noscript, Flag::Loading, Flag::Stale];

@@ -9,7 +9,7 @@ use crate::event::Action;
 use crate::ids::{GroupId, SessionId};
 use crate::relay::Purpose;
 use crate::requests::{Origin, Request, RequestBody};
-use crate::session::OwnTicket;
+use crate::session::ticket::OwnTicket;
 use crate::transaction::Work;
 
 const FLAGS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti];

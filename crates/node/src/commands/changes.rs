@@ -10,7 +10,8 @@ use super::{Body, ControlCommand, container, local, number, plain};
 use crate::core::Core;
 use crate::event::{Action, ChangesForm, ChangesRequest, ChangesWish};
 use crate::ids::SessionId;
-use crate::session::{ChangesWait, OwnTicket};
+use crate::session::ChangesWait;
+use crate::session::ticket::OwnTicket;
 
 const FLAGS: &[Flag] = &[Flag::Readonly, Flag::Noscript, Flag::NoMulti, Flag::Blocking];
 

@@ -4,9 +4,8 @@ use command::syntax::{Argument, ArgumentKind};
 use command::{Access, Begin, Command, Find, Flag, Group, KeySpec, Refusal, history};
 use resp::{Args, Writer};
 
-use crate::acl::used_notes;
-
 use super::{COMMANDS, ControlCommand, Known, Outcome, container, find, local};
+use crate::acl::used_notes;
 
 const FLAGS: &[Flag] = &[Flag::Loading, Flag::Stale];
 const TIPS: &[&str] = &["nondeterministic_output_order"];
@@ -639,7 +638,7 @@ const GETKEYSANDFLAGS: ControlCommand = ControlCommand {
 type KeysAndFlags = Vec<(Vec<u8>, Vec<&'static str>)>;
 
 fn keys_of(args: Args<'_>) -> Result<KeysAndFlags, Refusal> {
-    let known = crate::dispatch::lookup(args).map_err(|_| Refusal::new("ERR Invalid command specified"))?;
+    let known = crate::lookup::lookup(args).map_err(|_| Refusal::new("ERR Invalid command specified"))?;
     if !known.accepts(args.len()) {
         return Err(Refusal::new("ERR Invalid number of arguments specified for command"));
     }

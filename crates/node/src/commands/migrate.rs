@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::entry::Durability;
 use crate::event::{Action, MigrateRequest, MigrateWish};
 use crate::ids::SessionId;
-use crate::session::OwnTicket;
+use crate::session::ticket::OwnTicket;
 
 /// Milliseconds for which the other server may be silent if none or fewer are named.
 const TIMEOUT_MS_DEFAULT: u64 = 1000;

@@ -19,7 +19,7 @@ mod latency;
 mod migrate;
 mod overview;
 mod pubsub;
-mod question;
+pub(crate) mod question;
 mod replication;
 mod scripting;
 mod server;
@@ -31,6 +31,14 @@ use keyspace::DataCommand;
 use resp::{Args, Writer};
 use stdx::Duration;
 use stdx::slot::Slot;
+
+use crate::context::Context;
+use crate::core::Core;
+use crate::event::Action;
+use crate::ids::{Now, SessionId};
+use crate::session::Session;
+use crate::session::ticket::OwnTicket;
+use crate::stats::calls::Asked;
 
 pub use acl::Change;
 pub(crate) use acl::may_keep_listening;
@@ -45,13 +53,7 @@ pub(crate) use describe::categories_of;
 pub(crate) use info::{fields as info_fields, hottest_per_mille, total_calls, total_errors, total_times};
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
 
-use crate::context::Context;
-use crate::core::Core;
-use crate::event::Action;
-use crate::ids::{Now, SessionId};
 pub use crate::scripts::route::{Changing, Naming, Running};
-use crate::session::{OwnTicket, Session};
-use crate::stats::calls::Asked;
 
 /// What runs a control command.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::event::{Action, ReplicateRequest};
 use crate::followers::{CopyContent, Follower, Wish};
 use crate::ids::SessionId;
-use crate::session::OwnTicket;
+use crate::session::ticket::OwnTicket;
 
 const FLAGS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::NoAsyncLoading];
 

@@ -6,7 +6,7 @@ use stdx::{Duration, Instant};
 
 use super::{Core, PROTECTED_MODE};
 use crate::acl::User;
-use crate::commands::Question;
+use crate::commands::question::Question;
 use crate::event::Action;
 use crate::ids::{Level, SessionId};
 use crate::limits;

@@ -1,5 +1,7 @@
 //! Counts what requests have cost at other cores and nodes. See [`crate::stats::cost`].
 
+use resp::{Args, Span};
+
 use crate::commands::Known;
 use crate::core::Core;
 use crate::entry::Reader;
@@ -7,7 +9,6 @@ use crate::relay::Purpose;
 use crate::requests::{Request, RequestBody};
 use crate::stats::calls::FarCalls;
 use crate::stats::cost::Cost;
-use resp::{Args, Span};
 
 impl Core {
     /// True if a command must be measured for this core where it is carried out.
@@ -25,7 +26,7 @@ impl Core {
         let mut times = cost.times.iter();
         let mut note = |args: Args<'_>| {
             if let Some(took) = times.next()
-                && let Ok(known) = crate::dispatch::lookup(args)
+                && let Ok(known) = crate::lookup::lookup(args)
             {
                 timings.note_answered(known, args, *took);
             }

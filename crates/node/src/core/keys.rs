@@ -1,20 +1,19 @@
 //! What is told of keys and memory: figures, keys of a slot, digests; and what is evicted.
 
 use std::collections::BTreeSet;
-use stdx::slot::{Slot, slot_of};
 
 use keyspace::Policy;
 use keyspace::debug::{Digest, database_digest, object_line, value_digest};
+use stdx::slot::{Slot, slot_of};
 
 use super::Core;
-use crate::commands::{DebugQuestion, Figures, GroupFigures};
+use crate::commands::question::{DebugQuestion, Figures, GroupFigures};
 use crate::group::{Group, Standing};
 use crate::group_status::GroupStatus;
 use crate::ids::{GroupId, Room};
-use crate::limits;
 use crate::pubsub::Kind;
-use crate::redirect;
 use crate::tracking::Mode;
+use crate::{limits, redirect};
 
 impl Core {
     /// Bytes held by the keyspaces of this core.

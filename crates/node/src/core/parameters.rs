@@ -1,8 +1,14 @@
 //! Parameters of the cluster: changed by CONFIG SET on any node, obeyed by all. See [`crate::parameters`].
 
+use std::sync::Arc;
+
+use message::parameters::{HOME, Pairs, Parameters, USERS_CHANGED, encode};
+use resp::{Protocol, Writer};
+
 use crate::acl::Wish;
 use crate::ask::{Joining, Pending};
-use crate::commands::{Answer, Change, Question};
+use crate::commands::Change;
+use crate::commands::question::{Answer, Question};
 use crate::context::Context;
 use crate::core::Core;
 use crate::event::Action;
@@ -13,10 +19,6 @@ use crate::relay::Purpose;
 use crate::requests::{Request, RequestBody};
 use crate::session::Session;
 use crate::settings::Settings;
-use message::parameters::{HOME, Pairs, Parameters};
-use message::parameters::{USERS_CHANGED, encode};
-use resp::{Protocol, Writer};
-use std::sync::Arc;
 
 impl Core {
     /// True if there is a cluster, and some of these parameters are its. The password of the default user is a node's

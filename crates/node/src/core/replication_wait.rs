@@ -1,5 +1,8 @@
 //! WAIT, WAITAOF and HOLDFAST STREAM. See [`crate::replication_wait`].
 
+use resp::Protocol;
+use stdx::{Duration, Instant, leb128};
+
 use crate::core::Core;
 use crate::event::{Action, FollowersAnswer, FollowersForm, FollowersRequest};
 use crate::ids::{GroupId, SessionId};
@@ -7,10 +10,8 @@ use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::replication_wait::{FOLLOWERS_PATIENCE, INTERVAL, ReplicationWait};
 use crate::requests::{COPIES_APPLIED, COPIES_LOGGED, Request, RequestBody};
-use crate::session::OwnTicket;
+use crate::session::ticket::OwnTicket;
 use crate::settings::AppendFsync;
-use resp::Protocol;
-use stdx::{Duration, Instant, leb128};
 
 impl Core {
     /// Begins to wait.

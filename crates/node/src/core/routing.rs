@@ -1,21 +1,24 @@
 //! Requests on their way to groups, here or elsewhere, and the answers on their way back.
 
+use message::TransactionId;
+
 use super::{Core, NOTHING_DONE};
 use crate::core_messages::CoreMessage;
 use crate::defect::Defect;
 use crate::entry::Durability;
 use crate::event::Action;
+use crate::group::Standing;
 use crate::group::proof::Proof;
-use crate::group::{LOADING, OUTCOME_UNKNOWN, Standing};
 use crate::ids::{CoreId, GroupId, Lane, NodeId, SessionId};
+use crate::refusals::{LOADING, OUTCOME_UNKNOWN};
 use crate::relay::{Expired, Purpose};
 use crate::replica_reads::{AppliedPosition, ReplicaRead};
 use crate::requests::{
     Claim, DeclinedScript, Locked, Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, Request, RequestBody,
+    Route, Step,
 };
-use crate::requests::{Route, Step};
 use crate::stats::cost::Cost;
-use crate::transaction::{PrepareAnswer, Progress, TransactionId, Work};
+use crate::transaction::{PrepareAnswer, Progress, Work};
 use crate::{limits, router, validate, wire};
 
 impl Core {

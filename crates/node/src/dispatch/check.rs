@@ -10,8 +10,8 @@ use crate::catalog::{container_of, full_name};
 use crate::commands::{self, Flow, Known};
 use crate::core::Core;
 use crate::entry::Reader;
-use crate::group::{LOADING, READ_ONLY};
 use crate::ids::{Room, SessionId};
+use crate::refusals::{LOADING, READ_ONLY};
 use crate::{redirect, reserved, router};
 
 impl Core {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use consensus::Change;
 use keyspace::{Class, Notice};
+use message::{GatewayId, TransactionId};
 use resp::{Protocol, Writer};
 use state::{Applied, Cursor, Lookup, What};
 use stdx::Instant;
@@ -21,7 +22,6 @@ use crate::requests::{Claim, Origin};
 use crate::stats::cost::Cost;
 use crate::timeline::Kind;
 use crate::tracking::news::Author;
-use crate::transaction::{GatewayId, TransactionId};
 use crate::{limits, observe};
 
 impl Group {

@@ -1,5 +1,6 @@
 //! The part that a group has in a backup. See [`crate::backup`].
 
+use message::TransactionId;
 use resp::Protocol;
 
 use crate::backup::{Cut, Stage};
@@ -10,7 +11,6 @@ use crate::limits;
 use crate::locks::FencingToken;
 use crate::output::Output;
 use crate::requests::{Lock, Origin};
-use crate::transaction::TransactionId;
 
 impl Group {
     /// Why a cut cannot be made now, as an error reply; none if the lock is not for one. Asked before the lock is

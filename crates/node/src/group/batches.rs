@@ -1,11 +1,10 @@
 //! Batches: gathered, proposed as one entry each, appended, and failed where another leader has taken over.
 
-use stdx::log::{Entry, EntryKind};
-use stdx::{Level, Prng, UnixMillis};
-
 use journal::Append;
 use keyspace::{Limits, Moment};
 use resp::{Args, Protocol, Span};
+use stdx::log::{Entry, EntryKind};
+use stdx::{Level, Prng, UnixMillis};
 
 use super::reads::fail_read;
 use super::{Batch, Group, LEADER_LOST, OUTCOME_UNKNOWN, Waiter};
@@ -259,7 +258,7 @@ pub(super) fn strictest(waiters: &[Waiter]) -> Durability {
 }
 
 /// A request was not carried out here. A gateway that numbers its requests sends it again; who does not is told.
-pub(super) fn fail(origin: &Origin, protocol: Protocol, text: &str, output: &mut Output<'_>) {
+pub(crate) fn fail(origin: &Origin, protocol: Protocol, text: &str, output: &mut Output<'_>) {
     if origin.claim.is_some() {
         output.send_back(origin);
     } else {

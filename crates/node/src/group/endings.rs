@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use message::TransactionId;
 use stdx::Instant;
 
 use super::{Group, ReadWhat, Waiter};
@@ -21,7 +22,6 @@ use crate::ids::{GroupId, NodeId, Now, Room};
 use crate::limits;
 use crate::output::Output;
 use crate::requests::ParticipantStatus;
-use crate::transaction::TransactionId;
 
 /// The level at which participants are asked, and the log takes the item.
 const SINCE: stdx::Level = stdx::Level(2);

@@ -8,15 +8,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use message::GatewayId;
 use stdx::Instant;
 
 use super::{Group, Held};
 use crate::defect::Defect;
 use crate::ids::{GroupId, Lane, NodeId, Now};
-use crate::limits;
 use crate::output::Output;
-use crate::transaction::GatewayId;
-use crate::wire;
+use crate::{limits, wire};
 
 /// What a leader knows of the gateways that hold or want locks.
 #[derive(Debug, Default)]

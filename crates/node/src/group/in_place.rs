@@ -5,6 +5,7 @@ use script::{Ending, Engine, Flow, Host};
 
 use super::*;
 use crate::pubsub::message::Published;
+use crate::requests::Declined;
 use crate::scripts::invocation::Invocation;
 use crate::scripts::on_copies::note_reads;
 use crate::scripts::overlay::Trace;
@@ -24,15 +25,6 @@ pub(crate) struct Run<'a> {
     pub(crate) circumstances: Circumstances,
     /// What its chance is drawn from.
     pub(crate) seed: u64,
-}
-
-/// A script cannot run on this group's keys alone, now, or in one turn. Nothing of it remains; these are the keys that
-/// it has used, with their databases.
-#[derive(Debug, Default)]
-pub(crate) struct Declined {
-    pub(crate) keys: Vec<(u16, Vec<u8>)>,
-    /// It asks for all keys.
-    pub(crate) whole: bool,
 }
 
 /// Questions of the engine whether to go on that a script may take here.
@@ -113,7 +105,7 @@ impl Group {
         let timings = &mut output.context.timings;
         if host.declined.is_none() {
             let call = run.invocation.call(run.args, moment, run.seed);
-            let known = crate::dispatch::lookup(run.args).expect("its gateway knew it");
+            let known = crate::lookup::lookup(run.args).expect("its gateway knew it");
             watch = match run.origin.claim {
                 None => timings.start(known, run.args),
                 Some(_) => {

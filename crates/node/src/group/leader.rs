@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use keyspace::Moment;
+use message::{GatewayId, TransactionId};
 use stdx::Instant;
 
 use super::pace::Pace;
@@ -19,7 +20,6 @@ use crate::group_status::Halves;
 use crate::locks::Locks;
 use crate::scripts::overlay::Speculation;
 use crate::stats::cost::Cost;
-use crate::transaction::{GatewayId, TransactionId};
 use crate::wait_queues::WaitQueues;
 use crate::write_set::WriteSet;
 

@@ -1,12 +1,12 @@
 //! What a core asks its groups for: figures, and what has changed since it asked last.
 
 use std::sync::Arc;
-use stdx::Instant;
 
 use keyspace::Lookups;
+use stdx::Instant;
 
 use super::{Group, Standing};
-use crate::commands::GroupFigures;
+use crate::commands::question::GroupFigures;
 use crate::ids::NodeId;
 use crate::libraries::Libraries;
 use crate::parameters::Parameters;

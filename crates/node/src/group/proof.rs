@@ -17,10 +17,10 @@
 //! let proof = node::group::Committed { _sealed: () };
 //! ```
 
-use crate::session::OwnWord;
+use crate::session::ticket::OwnWord;
 
 #[cfg(doc)]
-use crate::session::OwnTicket;
+use crate::session::ticket::OwnTicket;
 
 /// Proof that an entry is safe at the level in force and has been applied.
 #[derive(Debug)]

@@ -13,12 +13,12 @@ use stdx::Instant;
 use super::members::is_well;
 use super::{Group, Proof, fail};
 use crate::context::Context;
-use crate::guilt;
 use crate::ids::{NodeId, Now, Room};
-use crate::limits;
 use crate::output::Output;
+use crate::refusals::no_room;
 use crate::requests::{Origin, Request, RequestBody};
 use crate::transaction::PrepareAnswer;
+use crate::{guilt, limits};
 
 /// What a leader remembers of its own troubles.
 #[derive(Debug, Default)]
@@ -219,9 +219,4 @@ impl Relief {
             Room::None(_) => Some(self.short_since.unwrap_or(now)),
         };
     }
-}
-
-/// Why a leader takes no writes.
-pub(crate) fn no_room(node: NodeId, reason: &str) -> String {
-    format!("MISCONF No room on disk for this write on node {}, which leads: {reason}", node.0)
 }

@@ -7,6 +7,7 @@ use stdx::leb128;
 use super::{Group, Held, Observed, Proof, Waiter};
 use crate::entry;
 use crate::output::Output;
+use crate::refusals::{NO_REPLICAS, READ_ONLY};
 use crate::requests::{COPIES_APPLIED, COPIES_LOGGED, Origin, Request, RequestBody};
 use crate::settings::Settings;
 use crate::transaction::PrepareAnswer;
@@ -120,9 +121,3 @@ impl Group {
         }
     }
 }
-
-/// This node, or the cluster, follows another server, and takes no writes of clients.
-pub(crate) const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
-
-/// `min-replicas-to-write` is not reached.
-pub(crate) const NO_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 
+use message::GatewayId;
 use resp::Args;
 use stdx::{Duration, Instant};
 
@@ -18,7 +19,6 @@ use super::Group;
 use crate::defect::Defect;
 use crate::ids::{Now, SessionId};
 use crate::requests::{Lock, Origin, Request, RequestBody};
-use crate::transaction::GatewayId;
 use crate::{entry, limits};
 
 /// Who has something reserved: a session, by node and serial.

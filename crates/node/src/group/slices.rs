@@ -309,7 +309,7 @@ impl Group {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transaction::GatewayId;
+    use message::GatewayId;
 
     #[test]
     fn a_large_value_that_is_none_is_told_before_it_is_logged() {

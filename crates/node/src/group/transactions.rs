@@ -1,10 +1,10 @@
 //! Transactions over groups at one of them: locks, what is prepared, and how it ended.
 
-use stdx::Instant;
-
 use keyspace::{Exporting, Moment};
+use message::TransactionId;
 use resp::{Args, Protocol, Writer};
 use state::Known;
+use stdx::Instant;
 
 use super::proof::{Committed, Observed, Proof};
 use super::reads::fetching;
@@ -15,7 +15,7 @@ use crate::ids::{GroupId, Now};
 use crate::locks::FencingToken;
 use crate::output::Output;
 use crate::requests::{Lock, Locked, Origin, ParticipantStatus, Request, RequestBody, Resolution};
-use crate::transaction::{PrepareAnswer, TransactionId};
+use crate::transaction::PrepareAnswer;
 use crate::wire::put_locked;
 use crate::write_set::WriteSet;
 use crate::{limits, request_ids};

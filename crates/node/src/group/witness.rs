@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use keyspace::DataCommand;
+use message::TransactionId;
 use resp::Args;
 use state::{CommandRun, Effects, ExecRun, Imports, Meter};
 
@@ -11,7 +12,6 @@ use crate::commands::Known;
 use crate::output::Output;
 use crate::stats::cost::{Cost, Measure};
 use crate::stats::timing::Watch;
-use crate::transaction::TransactionId;
 
 /// What a group makes of one item.
 pub(super) struct Witness<'w, 'o> {

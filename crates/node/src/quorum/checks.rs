@@ -1,14 +1,15 @@
 //! Whether a core may answer a request now: the only maker of [`Answerable`].
 
-use crate::commands::Known;
-use crate::core::Core;
-use crate::dispatch::lookup;
-use crate::entry::Reader;
-use crate::ids::{GroupId, SessionId};
-use crate::quorum::Answerable;
-use crate::replica_reads;
 use command::Refusal;
 use resp::Args;
+
+use crate::commands::Known;
+use crate::core::Core;
+use crate::entry::Reader;
+use crate::ids::{GroupId, SessionId};
+use crate::lookup::lookup;
+use crate::quorum::Answerable;
+use crate::replica_reads;
 
 impl Core {
     /// True if a group has had no leader for so long that a request does not wait for one.

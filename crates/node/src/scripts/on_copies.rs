@@ -12,18 +12,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use keyspace::{
     Body, Classes, Corrupt, Exporting, Imported, Importing, Keyspace, Layout, Limits, Lookups, Moment, Notice,
 };
+use message::TransactionId;
 use resp::{Args, Span, Writer};
 use script::{Ending, Engine, Flow, Host, Pause};
 use stdx::{Instant, Level, Prng};
 
 use crate::entry::{self, Effect, put_words};
-use crate::group::run_one;
 use crate::ids::GroupId;
 use crate::limits::{CALLS_PER_PART, Slicing};
+use crate::one_command::run_one;
 use crate::scripts::invocation::Invocation;
 use crate::scripts::{Asides, Permitted, check_call, elapsed_us, log_action, permit};
 use crate::slots::SlotMap;
-use crate::transaction::{TransactionId, Work, database_effects_of};
+use crate::transaction::{Work, database_effects_of};
 
 /// Commands, and the keys they work on.
 pub struct Computation {

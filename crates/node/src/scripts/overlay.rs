@@ -315,7 +315,7 @@ mod tests {
     use stdx::{Levels, UnixMillis};
 
     use super::*;
-    use crate::group::run_one;
+    use crate::one_command::run_one;
 
     const MOMENT: Moment = Moment { unix: UnixMillis(1_000), seed: 0 };
 

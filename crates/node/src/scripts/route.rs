@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use command::Refusal;
 use keyspace::{Keyspace, Moment};
+use message::TransactionId;
 use resp::{Args, Protocol, Span};
 use script::{Engine, Flags, Library, Script, Task};
 use stdx::Instant;
@@ -17,20 +18,23 @@ use crate::core_messages::CoreMessage;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::Action;
+use crate::group::Standing;
+use crate::group::in_place::Run;
 use crate::group::proof::{Committed, Proof};
-use crate::group::{Declined, LEADER_LOST, NO_REPLICAS, READ_ONLY, Run, Standing, no_room};
 use crate::ids::{CoreId, GroupId, Now, Room, SessionId};
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::output::Output;
 use crate::quorum::Answerable;
+use crate::refusals::{LEADER_LOST, NO_REPLICAS, READ_ONLY, no_room};
 use crate::relay::Purpose;
 use crate::request_ids::Named;
+use crate::requests::Declined;
 use crate::requests::{DeclinedScript, Origin, Request, RequestBody, ScriptRequest};
 use crate::scripts::invocation::{Code, Invocation};
 use crate::scripts::on_copies::{Computation, Computed, Means};
 use crate::scripts::{Asides, Circumstances};
 use crate::session::{Hold, Session};
-use crate::transaction::{Progress, TransactionId, Work};
+use crate::transaction::{Progress, Work};
 use crate::{limits, router};
 
 /// How a script is named by the request.
@@ -937,7 +941,7 @@ impl Output<'_> {
         let mut spans = Vec::new();
         for (words, took) in &times {
             let (_, args) = Reader::new(words).words(&mut spans);
-            let known = crate::dispatch::lookup(args).expect("it has been carried out");
+            let known = crate::lookup::lookup(args).expect("it has been carried out");
             self.context.timings.note(known, args, *took);
         }
         self.name_slow(origin);

@@ -358,7 +358,7 @@ mod tests {
         let words = [&b"lpush"[..], b"key", b"x"];
         let (buffer, spans) = crate::blocking::lay_out(words.into_iter());
         let args = Args::new(&buffer, &spans);
-        let known = crate::dispatch::lookup(args).expect("a command");
+        let known = crate::lookup::lookup(args).expect("a command");
         let mut script = ScriptCalls::default();
         script.note(known, args, b":1\r\n");
         script.note(known, args, b"-WRONGTYPE it is\r\n");

@@ -13,14 +13,15 @@ use std::sync::Arc;
 
 use stdx::{Duration, Instant};
 
-pub use series::{SERIES, Series, Totals, Unit};
-pub use table::METRICS;
-
-use crate::commands::{Figures, cluster_info_text, info_fields};
+use crate::commands::question::Figures;
+use crate::commands::{cluster_info_text, info_fields};
 use crate::core::Core;
 use crate::ids::{NodeId, Room};
 use crate::reports::HostReport;
 use crate::roster::Roster;
+
+pub use series::{SERIES, Series, Totals, Unit};
+pub use table::METRICS;
 
 /// What a metric counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

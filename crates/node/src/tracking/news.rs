@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use message::TransactionId;
 use resp::{Protocol, Writer};
 
 use crate::ids::CoreId;
 use crate::requests::Claim;
 use crate::session::Session;
-use crate::transaction::TransactionId;
 
 /// News for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]

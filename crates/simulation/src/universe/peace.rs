@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use node::TransactionId;
 use node::limits;
-use node::transaction::TransactionId;
 use stdx::Duration;
 
 use super::{LIVENESS_MAX, Universe, What, say, shares_streams};

@@ -193,7 +193,7 @@ mod tests {
     fn add(recent: &mut Recent, words: &[&str], nanos: u64, stands_for: u64, at_ms: i64) {
         let (buffer, spans) = crate::blocking::lay_out(words.iter().map(|word| word.as_bytes()));
         let args = Args::new(&buffer, &spans);
-        let known = crate::dispatch::lookup(args).expect("a command");
+        let known = crate::lookup::lookup(args).expect("a command");
         recent.add(known, args, nanos, stands_for, UnixMillis(at_ms));
     }
 

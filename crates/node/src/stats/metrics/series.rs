@@ -8,7 +8,8 @@ use stdx::{Duration, Instant};
 
 use super::{Facts, Gathered};
 use crate::catalog::catalog;
-use crate::commands::{Figures, hottest_per_mille};
+use crate::commands::hottest_per_mille;
+use crate::commands::question::Figures;
 use crate::stats::timing::Histogram;
 
 /// What a figure is counted in.

@@ -1,0 +1,62 @@
+//! Which command a request names.
+
+use command::Refusal;
+use resp::Args;
+
+use crate::commands::{self, Known};
+
+/// Finds a request's command, or says in Redis's words that there is none.
+#[inline]
+pub(crate) fn lookup(args: Args<'_>) -> Result<Known, Refusal> {
+    let name = args.at(0);
+    if let Some(command) = keyspace::find(name) {
+        if command.subcommands.is_empty() || args.len() == 1 {
+            return Ok(Known::Data(command));
+        }
+        if let Some(command) = keyspace::resolve(args) {
+            return Ok(Known::Data(command));
+        }
+        // MEMORY has subcommands of both kinds.
+    }
+    let Some(command) = commands::find(name) else {
+        return Err(if keyspace::find(name).is_some() { unknown_subcommand(args) } else { unknown_command(args) });
+    };
+    if command.subcommands.is_empty() || args.len() == 1 {
+        return Ok(Known::Control(command));
+    }
+    let word = args.at(1);
+    command
+        .subcommands
+        .iter()
+        .find(|subcommand| subcommand.name.as_bytes().eq_ignore_ascii_case(word))
+        .map(Known::Control)
+        .ok_or_else(|| {
+            let instead = command.body.instead_of(word);
+            instead.map_or_else(|| unknown_subcommand(args), Refusal::new)
+        })
+}
+
+pub(crate) fn unknown_command(args: Args<'_>) -> Refusal {
+    const SHOWN_BYTES_MAX: usize = 128;
+    let shown = |word: &[u8], max: usize| String::from_utf8_lossy(&word[..word.len().min(max)]).into_owned();
+    let mut beginning = String::new();
+    for word in args.iter().skip(1) {
+        if beginning.len() >= SHOWN_BYTES_MAX {
+            break;
+        }
+        let max = SHOWN_BYTES_MAX - beginning.len();
+        beginning.push_str(&format!("'{}' ", shown(word, max)));
+    }
+    Refusal::new(format!(
+        "ERR unknown command '{}', with args beginning with: {beginning}",
+        shown(args.at(0), SHOWN_BYTES_MAX)
+    ))
+}
+
+pub(crate) fn unknown_subcommand(args: Args<'_>) -> Refusal {
+    Refusal::new(format!(
+        "ERR unknown subcommand '{:.128}'. Try {} HELP.",
+        String::from_utf8_lossy(args.at(1)),
+        String::from_utf8_lossy(args.at(0)).to_uppercase()
+    ))
+}
