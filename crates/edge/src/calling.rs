@@ -288,9 +288,10 @@ pub fn run<P: Places>(here: usize, places: &P, poll: Poll, work: Box<P::Work>) -
 /// Sees to the cores to which the thread of `here` has been called, and to the answers for its own.
 ///
 /// In batches, each in the order of the cores: all that are called are stepped before one is stepped again. So a core
-/// that is stepped late in a batch finds the envelopes of all that were stepped before it, and a batch later all others:
-/// two batches carry what many cores have for each other, and each core turns once in each of them. Anyone who followed
-/// each call at once would step a core once for each envelope. What is left after several batches stays among the calls.
+/// that is stepped late in a batch finds the envelopes of all that were stepped before it, and a batch later all
+/// others: two batches carry what many cores have for each other, and each core turns once in each of them. Anyone who
+/// followed each call at once would step a core once for each envelope. What is left after several batches stays among
+/// the calls.
 ///
 /// Sockets are read in the first round only. What is read causes more to be finished, so that a thread that read in
 /// each round would never come to an end, and would at last wake all the others.

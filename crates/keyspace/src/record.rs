@@ -300,7 +300,8 @@ impl Record {
         unsafe { self.block().add(size_of::<Header>()).cast::<i64>().write(deadline) }
     }
 
-    /// Reads a byte of each of the block's first cache lines, and of what lies behind it nothing: for [`crate::prefetch`].
+    /// Reads a byte of each of the block's first cache lines, and of what lies behind it nothing: for
+    /// [`crate::prefetch`].
     #[inline]
     pub(crate) fn touch(&self) {
         let end = self.block_len().min(TOUCHED_BYTES_MAX);

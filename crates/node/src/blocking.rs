@@ -17,8 +17,9 @@
 //!
 //! One at a time, first come first served. A try is an ordinary request: logged, executed once, atomic over groups. So
 //! an element goes to exactly one client or stays. A client that would claim what is pending in a stream's group is
-//! woken, too, when something has been idle for long enough. Wait Queues are the leader's own state and are not replicated: a
-//! waiter with groups that are not all led from here takes its place again every [`limits::LINE_RENEWAL_INTERVAL`].
+//! woken, too, when something has been idle for long enough. Wait Queues are the leader's own state and are not
+//! replicated: a waiter with groups that are not all led from here takes its place again every
+//! [`limits::LINE_RENEWAL_INTERVAL`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -49,7 +49,8 @@ impl Default for Envelope {
     }
 }
 
-/// One piece of an envelope. Nearly all are requests and replies of clients, so those are small, and lie in the envelope.
+/// One piece of an envelope. Nearly all are requests and replies of clients, so those are small, and lie in the
+/// envelope.
 #[derive(Debug)]
 pub enum Piece {
     /// Do this for a client of mine.

@@ -73,8 +73,8 @@ impl Locks {
         self.holders.keys().copied()
     }
 
-    /// CopyCount of locks that go when nobody comes back to them. The changes of the others are on their way through the
-    /// log.
+    /// CopyCount of locks that go when nobody comes back to them. The changes of the others are on their way through
+    /// the log.
     pub fn lapsable(&self) -> impl Iterator<Item = TransactionId> {
         self.holders.iter().filter(|(_, state)| !state.is_logged).map(|(holder, _)| *holder)
     }
@@ -242,7 +242,8 @@ impl Locks {
         }
     }
 
-    /// Locks for the next time that this replica leads: nothing is held, and no fencing token gets a number that was given.
+    /// Locks for the next time that this replica leads: nothing is held, and no fencing token gets a number that was
+    /// given.
     pub fn successor(&self) -> Self {
         Self { granted_count: self.granted_count, ..Self::default() }
     }

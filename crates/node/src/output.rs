@@ -314,7 +314,7 @@ impl Output<'_> {
         }
     }
 
-    /// Tells a participant, whose leader on `node` has asked, what another one knows of a transaction.
+    /// Tells a participant, for which its leader on `node` has asked, what another one knows of a transaction.
     pub(crate) fn tell_status(
         &mut self,
         transaction: TransactionId,

@@ -166,8 +166,8 @@ impl Request {
 /// For [`RequestBody::CopyCount`]: up to what has been applied.
 pub const COPIES_APPLIED: u64 = 0;
 
-/// For [`RequestBody::CopyCount`]: up to what has been taken into the log, also if it has not been applied. A leader of a
-/// version that does not know this names a place that is never reached.
+/// For [`RequestBody::CopyCount`]: up to what has been taken into the log, also if it has not been applied. A leader of
+/// a version that does not know this names a place that is never reached.
 pub const COPIES_LOGGED: u64 = u64::MAX;
 
 /// What a request asks for. Words are laid out by `entry::put_words`.

@@ -1,5 +1,5 @@
-//! What a core counts and measures: calls and errors of commands, how long they take, hot keys, and the metrics that are
-//! derived from them.
+//! What a core counts and measures: calls and errors of commands, how long they take, hot keys, and the metrics that
+//! are derived from them.
 
 pub(crate) mod calls;
 pub(crate) mod cost;

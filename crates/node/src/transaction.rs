@@ -361,8 +361,8 @@ impl Coordinator {
         }
     }
 
-    /// The client that a transaction belongs to, if it is one of this coordinator's, and which of the client's replies it
-    /// is.
+    /// The client that a transaction belongs to, if it is one of this coordinator's, and which of the client's replies
+    /// it is.
     pub(crate) fn client(&self, id: TransactionId) -> Option<(SessionId, u64)> {
         let transaction = self.running.get(&id.number).filter(|_| id.gateway == self.gateway)?;
         Some((transaction.origin.session, transaction.origin.ticket))

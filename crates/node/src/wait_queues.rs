@@ -98,8 +98,8 @@ impl WaitQueue {
     }
 
     /// One has tried, and found nothing. If something has happened to the key meanwhile, it may have looked too early,
-    /// and what there is now belongs to the first in the queue: the queue starts over. That is done once until all have been
-    /// woken, since what happens all the time may be of use to the last of them only. Returns the waiter to wake.
+    /// and what there is now belongs to the first in the queue: the queue starts over. That is done once until all have
+    /// been woken, since what happens all the time may be of use to the last of them only. Returns the waiter to wake.
     pub(crate) fn advance_behind(&mut self, tried: &Origin, exists: bool) -> Option<Origin> {
         if self.is_touched && !self.has_begun_anew {
             (self.is_touched, self.has_begun_anew) = (false, true);

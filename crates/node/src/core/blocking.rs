@@ -1,4 +1,5 @@
-//! Sessions that wait for data: they join the wait queues of groups, are woken, try again, and give up. See [`crate::blocking`].
+//! Sessions that wait for data: they join the wait queues of groups, are woken, try again, and give up. See
+//! [`crate::blocking`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -70,8 +70,8 @@ impl Core {
         self.outbox.recycle(envelope);
     }
 
-    /// Looks up what the next reads of an envelope name, and says for how many pieces that lasts: at least one. (The keys
-    /// of writes are looked up when their entry is applied.)
+    /// Looks up what the next reads of an envelope name, and says for how many pieces that lasts: at least one. (The
+    /// keys of writes are looked up when their entry is applied.)
     pub(super) fn prefetch(&self, pieces: &[Piece], bytes: &[u8]) -> usize {
         let mut found = [(GroupId(0), PrefetchTarget::default()); PREFETCH_MAX];
         let (mut found_count, mut piece_count) = (0, 0);

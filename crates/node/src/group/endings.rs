@@ -115,8 +115,8 @@ impl Group {
     }
 
     /// A participant that has committed a transaction asks whether this one has ended it, too. It is told as soon as
-    /// it is sure that this replica leads: under a lease, or when a quorum has confirmed it. A leader whose hand-over
-    /// has failed has no lease for the rest of its term.
+    /// it is sure that this replica leads: under a lease, or when a quorum has confirmed it. A leader that has
+    /// failed to hand over has no lease for the rest of its term.
     pub(crate) fn asked_for_ending(
         &mut self,
         transaction: TransactionId,

@@ -1,7 +1,8 @@
 //! Taking items from lists, and waiting for them.
 //!
 //! Here is only what happens when there is something, or when waiting is out of the question, as inside MULTI: a client
-//! that has to wait is told null, and the code that runs the command sees to the waiting. See [`crate::blocking_timeout`].
+//! that has to wait is told null, and the code that runs the command sees to the waiting. See
+//! [`crate::blocking_timeout`].
 
 use command::{Access, Flag, Group, Refusal, Span};
 use resp::{Args, Writer};
