@@ -3,11 +3,12 @@
 //! It is a client. Behind everybody who has logged in there is a session at a core ([`sessions`]), and what the page
 //! shows is what the user of that session is answered; only the figures of the last day ([`history`]) are kept here, by
 //! a thread that asks what the page of metrics asks. Every request for data is one of a fixed list of commands that
-//! read.
+//! read. Keys can be changed ([`change`]) by users who may, from the console's own page only: see [`check_own`].
 //!
 //! Each connection has a thread, and there are few of them. A stranger gets a page that asks for a name and a password,
 //! and nothing else.
 
+mod change;
 mod history;
 mod http;
 mod json;
@@ -23,15 +24,15 @@ use resp::Frame;
 use serde_json::{Value, json};
 
 use self::history::History;
-use self::http::{Connection, Refused, Request, Response, parse_form};
-use self::json::{encode, of_frame, text};
+use self::http::{CHANGE, Connection, Refused, Request, Response, parse_form};
+use self::json::{encode, exact, of_frame, text};
 use self::sessions::{LOOK, Session, Sessions, Unanswered};
 use crate::clock;
 use crate::fault::Fault;
 use crate::host::Host;
 use crate::limits::{
-    ACCEPT_REST, CONSOLE_COLLECTION_BYTES_MAX, CONSOLE_CONNECTIONS_MAX, CONSOLE_ELEMENTS_MAX, CONSOLE_FAILURE_REST,
-    CONSOLE_REQUEST_MAX, CONSOLE_VALUE_BYTES_MAX,
+    ACCEPT_REST, CONSOLE_COLLECTION_BYTES_MAX, CONSOLE_CONNECTIONS_MAX, CONSOLE_EDIT_BYTES_MAX, CONSOLE_ELEMENTS_MAX,
+    CONSOLE_FAILURE_REST, CONSOLE_REQUEST_MAX, CONSOLE_VALUE_BYTES_MAX,
 };
 use crate::run::{start, system};
 
@@ -154,8 +155,8 @@ impl Console {
             let request = match connection.read() {
                 Ok(Some(request)) => request,
                 Ok(None) => return Ok(()),
-                Err(Refused(status, why)) => {
-                    return connection.write(&Response::error(status, why).to_bytes(false, false));
+                Err(refused) => {
+                    return connection.write(&refused.to_response().to_bytes(false, false));
                 }
             };
             let takes_gzip = request
@@ -186,9 +187,10 @@ impl Console {
                 let cookie = Some(self.cookie("", origin.is_encrypted));
                 Ok(Response { cookie, ..Response::json(200, &json!({})) })
             }
+            ("POST", CHANGE) => self.change(request),
             ("GET", path) if path.starts_with("/api/") => self.look(path, request),
             ("GET", _) => Err(Response::error(404, "there is nothing here: the console is at /")),
-            _ => Err(Response::error(405, "only GET, and POST to log in and out")),
+            _ => Err(Response::error(405, "only GET, and POST to log in, log out and change keys")),
         }
     }
 
@@ -249,11 +251,10 @@ impl Console {
             Frame::Error(why) if why.starts_with(b"NOAUTH") => Err(Response::error(401, &text(&why, 1_024))),
             Frame::Error(why) if !why.starts_with(b"LOADING") => Err(Response::error(403, &text(&why, 1_024))),
             _ => {
-                session.user = text(user, 256);
-                let name = session.user.clone();
+                session.user = user.to_vec();
                 let token = self.sessions.keep(session).map_err(|error| Response::error(503, &error.to_string()))?;
                 let cookie = Some(self.cookie(&token, origin.is_encrypted));
-                Ok(Response { cookie, ..Response::json(200, &json!({ "user": name })) })
+                Ok(Response { cookie, ..Response::json(200, &json!({ "user": text(user, 256) })) })
             }
         }
     }
@@ -266,7 +267,7 @@ impl Console {
         let answered = match path {
             "/api/session" => permitted(&mut session).map(|refusal| match refusal {
                 Some(refusal) => refusal,
-                None => json!({ "user": session.user }),
+                None => json!({ "user": text(&session.user, 256), "token": session.token }),
             }),
             "/api/history" => permitted(&mut session).map(|refusal| match refusal {
                 Some(refusal) => refusal,
@@ -281,9 +282,22 @@ impl Console {
             "/api/plan" => replied(&mut session, &[b"HOLDFAST", b"PLAN"]),
             "/api/hotkeys" => hot_keys(&mut session),
             "/api/keys" => keys(&mut session, request),
-            "/api/key" => key(&mut session, request),
+            "/api/key" => key(&self.host, &mut session, request),
             _ => return Err(Response::error(404, "there is nothing of this name")),
         };
+        self.respond(token, answered)
+    }
+
+    /// Changes a key.
+    fn change(&self, request: &Request) -> Answer {
+        let token = request.cookie(&self.cookie_name());
+        let session = self.sessions.of(token).ok_or_else(|| Response::error(401, "log in first"))?;
+        let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
+        check_own(request, &session)?;
+        self.respond(token, change::change(&mut session, &parse_form(&request.body)))
+    }
+
+    fn respond(&self, token: &str, answered: Result<Value, Unanswered>) -> Answer {
         let value = answered.map_err(|why| {
             if why == Unanswered::Gone {
                 self.sessions.end(token);
@@ -294,6 +308,7 @@ impl Console {
             None => 200,
             Some(why) if why.starts_with("NOPERM") => 403,
             Some(why) if why.starts_with("NOAUTH") => 401,
+            Some(why) if why.starts_with("CONFLICT") => 409,
             Some(_) => 503,
         };
         Ok(Response::json(status, &value))
@@ -323,7 +338,23 @@ fn check_origin(request: &Request) -> Result<(), Response> {
     if origin.is_empty() || place.eq_ignore_ascii_case(request.header("host")) {
         return Ok(());
     }
-    Err(Response::error(403, "this comes from a page of another place"))
+    Err(FOREIGN.to_response())
+}
+
+const FOREIGN: Refused = Refused(403, "this comes from a page of another place");
+
+/// Nothing is changed but by the console's own page. Browsers say where each POST comes from, and only a page of this
+/// origin can read the token of its session, or send a header with it without this server's consent. The cookie alone
+/// would not do: pages of other ports of this host are of the same site.
+fn check_own(request: &Request, session: &Session) -> Result<(), Response> {
+    check_origin(request)?;
+    if request.header("origin").is_empty() {
+        return Err(FOREIGN.to_response());
+    }
+    if session.token.is_empty() || request.header("x-holdfast-token") != session.token {
+        return Err(Response::error(403, "this does not show the token of its session: load the console again"));
+    }
+    Ok(())
 }
 
 fn unanswered(why: Unanswered) -> Response {
@@ -383,7 +414,7 @@ fn keys(session: &mut Session, request: &Request) -> Result<Value, Unanswered> {
     const COUNT: &[u8] = b"500";
     /// The same, where each of them is asked for its size.
     const SIZES_COUNT: &[u8] = b"100";
-    if let Some(refusal) = choose_database(session, request)? {
+    if let Some(refusal) = choose_database(session, request.text("db"))? {
         return Ok(refusal);
     }
     let cursor = match request.text("cursor") {
@@ -415,46 +446,62 @@ fn keys(session: &mut Session, request: &Request) -> Result<Value, Unanswered> {
     Ok(json!({ "cursor": of_frame(next, 64), "keys": keys }))
 }
 
-/// One key: `name`, `db`. Of its value the beginning.
-fn key(session: &mut Session, request: &Request) -> Result<Value, Unanswered> {
-    if let Some(refusal) = choose_database(session, request)? {
+/// One key: `name`, `db`. Of its value the beginning, and what the user may change.
+fn key(host: &Host, session: &mut Session, request: &Request) -> Result<Value, Unanswered> {
+    if let Some(refusal) = choose_database(session, request.text("db"))? {
         return Ok(refusal);
     }
     let name = request.query.get("name").map_or(&[][..], Vec::as_slice);
-    let facts = session.ask(&[vec![b"TYPE", name], vec![b"PTTL", name], vec![b"MEMORY", b"USAGE", name]])?;
+    let facts = session.ask(&[
+        vec![b"TYPE", name],
+        vec![b"PTTL", name],
+        vec![b"MEMORY", b"USAGE", name],
+        vec![b"PEXPIRETIME", name],
+    ])?;
     if let Some(error) = error_of(&facts[0]) {
         return Ok(error);
     }
     let kind = text(facts[0].as_bytes().unwrap_or_default(), 64);
+    if kind == "none" {
+        return Ok(json!({ "error": "ERR no such key" }));
+    }
+    let replies = read_value(session, name, &kind)?;
+    let bytes_max = if kind == "string" { CONSOLE_EDIT_BYTES_MAX } else { CONSOLE_VALUE_BYTES_MAX };
+    let shown = |place: usize| replies.get(place).map_or(Value::Null, |reply| exact(reply, bytes_max));
+    Ok(json!({
+        "name": text(name, CONSOLE_VALUE_BYTES_MAX), "id": encode(name), "type": kind,
+        "ttl_ms": of_frame(&facts[1], 256), "deadline_ms": of_frame(&facts[3], 256),
+        "memory": of_frame(&facts[2], 256), "length": shown(0), "value": shown(1),
+        "is_refused": replies.iter().any(Frame::is_error), "shown": change::fingerprint(&kind, &replies),
+        "may": change::permitted(host, &session.user, name, &kind), "edit_bytes_max": CONSOLE_EDIT_BYTES_MAX,
+    }))
+}
+
+/// How long a value is, and its beginning: the second is left out if it would be much, and both where nothing can be
+/// shown of a type.
+fn read_value(session: &mut Session, name: &[u8], kind: &str) -> Result<Vec<Frame>, Unanswered> {
     let count = CONSOLE_ELEMENTS_MAX.to_string();
     let last = (CONSOLE_ELEMENTS_MAX - 1).to_string();
-    let end = (CONSOLE_VALUE_BYTES_MAX - 1).to_string();
+    let end = (CONSOLE_EDIT_BYTES_MAX - 1).to_string();
     let (count, last, end) = (count.as_bytes(), last.as_bytes(), end.as_bytes());
-    let questions: Vec<Vec<&[u8]>> = match kind.as_str() {
+    let mut questions: Vec<Vec<&[u8]>> = match kind {
         "string" => vec![vec![b"STRLEN", name], vec![b"GETRANGE", name, b"0", end]],
         "list" => vec![vec![b"LLEN", name], vec![b"LRANGE", name, b"0", last]],
         "hash" => vec![vec![b"HLEN", name], vec![b"HSCAN", name, b"0", b"COUNT", count]],
         "set" => vec![vec![b"SCARD", name], vec![b"SSCAN", name, b"0", b"COUNT", count]],
         "zset" => vec![vec![b"ZCARD", name], vec![b"ZRANGE", name, b"0", last, b"WITHSCORES"]],
         "stream" => vec![vec![b"XLEN", name], vec![b"XREVRANGE", name, b"+", b"-", b"COUNT", count]],
-        "none" => return Ok(json!({ "error": "ERR no such key" })),
         _ => Vec::new(),
     };
-    let is_large = matches!(facts[2], Frame::Integer(bytes) if bytes > CONSOLE_COLLECTION_BYTES_MAX);
-    let replies = match kind.as_str() {
-        "string" => session.ask(&questions)?,
-        _ if is_large => session.ask(&questions[..questions.len().min(1)])?,
-        _ => session.ask(&questions)?,
-    };
-    let shown = |place: usize| replies.get(place).map_or(Value::Null, |reply| of_frame(reply, CONSOLE_VALUE_BYTES_MAX));
-    Ok(json!({
-        "name": text(name, CONSOLE_VALUE_BYTES_MAX), "type": kind, "ttl_ms": of_frame(&facts[1], 256),
-        "memory": of_frame(&facts[2], 256), "length": shown(0), "value": shown(1),
-        "is_refused": replies.iter().any(Frame::is_error),
-    }))
+    if kind != "string" {
+        let memory = session.ask_one(&[b"MEMORY", b"USAGE", name])?;
+        if matches!(memory, Frame::Integer(bytes) if bytes > CONSOLE_COLLECTION_BYTES_MAX) {
+            questions.truncate(1);
+        }
+    }
+    session.ask(&questions)
 }
 
-fn choose_database(session: &mut Session, request: &Request) -> Result<Option<Value>, Unanswered> {
-    let database = request.text("db").parse().unwrap_or(0);
-    Ok(session.select(database)?.as_ref().and_then(error_of))
+fn choose_database(session: &mut Session, database: &str) -> Result<Option<Value>, Unanswered> {
+    Ok(session.select(database.parse().unwrap_or(0))?.as_ref().and_then(error_of))
 }

@@ -105,6 +105,15 @@ pub const CONSOLE_HEAD_BYTES_MAX: usize = 16 << 10;
 /// See above.
 pub const CONSOLE_BODY_BYTES_MAX: usize = 4 << 10;
 
+/// Longest body of a change: two values of [`CONSOLE_EDIT_BYTES_MAX`], of which each byte may be written as three.
+pub const CONSOLE_CHANGE_BYTES_MAX: usize = 6 * CONSOLE_EDIT_BYTES_MAX + (64 << 10);
+
+/// Longest string, field or element that can be changed.
+pub const CONSOLE_EDIT_BYTES_MAX: usize = 64 << 10;
+
+/// How long a change may take. It is longer than requests wait for a leader, so that it is known whether it was made.
+pub const CONSOLE_CHANGE_PATIENCE: Duration = Duration::from_secs(7);
+
 /// How long cores may take to answer the console.
 pub const CONSOLE_PATIENCE: Duration = Duration::from_secs(3);
 

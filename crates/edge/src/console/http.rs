@@ -9,7 +9,12 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::limits::{CONSOLE_ANSWER_MAX, CONSOLE_BODY_BYTES_MAX, CONSOLE_HEAD_BYTES_MAX, CONSOLE_REQUEST_MAX};
+use crate::limits::{
+    CONSOLE_ANSWER_MAX, CONSOLE_BODY_BYTES_MAX, CONSOLE_CHANGE_BYTES_MAX, CONSOLE_HEAD_BYTES_MAX, CONSOLE_REQUEST_MAX,
+};
+
+/// The path of changes, which may be long: values are sent there.
+pub const CHANGE: &str = "/api/change";
 
 /// What is asked.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -31,6 +36,13 @@ pub struct Request {
 /// Why a request is not answered as asked: a status and a sentence.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused(pub u16, pub &'static str);
+
+impl Refused {
+    /// As it is told.
+    pub fn to_response(&self) -> Response {
+        Response::error(self.0, self.1)
+    }
+}
 
 impl Request {
     /// A header field, by its name in lower case; empty if it was not sent.
@@ -84,6 +96,7 @@ impl Request {
     }
 
     fn body_length(&self) -> Result<usize, Refused> {
+        let bytes_max = if self.path == CHANGE { CONSOLE_CHANGE_BYTES_MAX } else { CONSOLE_BODY_BYTES_MAX };
         if !self.header("transfer-encoding").is_empty() {
             return Err(Refused(411, "bodies have a length"));
         }
@@ -91,7 +104,7 @@ impl Request {
             "" => Ok(0),
             text if !text.bytes().all(|byte| byte.is_ascii_digit()) => Err(Refused(400, "no length of a body")),
             text => match text.parse() {
-                Ok(length) if length <= CONSOLE_BODY_BYTES_MAX => Ok(length),
+                Ok(length) if length <= bytes_max => Ok(length),
                 _ => Err(Refused(413, "nothing so long is asked for here")),
             },
         }
@@ -287,6 +300,7 @@ fn reason(status: u16) -> &'static str {
         403 => "Forbidden",
         404 => "Not Found",
         405 => "Method Not Allowed",
+        409 => "Conflict",
         411 => "Length Required",
         413 => "Content Too Large",
         421 => "Misdirected Request",

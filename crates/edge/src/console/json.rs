@@ -10,6 +10,8 @@ pub fn of_frame(frame: &Frame, bytes_max: usize) -> Value {
     match frame {
         Frame::Null => Value::Null,
         Frame::Integer(number) => (*number).into(),
+        // JSON has no numbers without end.
+        Frame::Double(number) if !number.is_finite() => number.to_string().to_ascii_lowercase().into(),
         Frame::Double(number) => json!(number),
         Frame::Boolean(value) => (*value).into(),
         Frame::Array(frames) | Frame::Set(frames) | Frame::Push(frames) => list(frames),
@@ -23,6 +25,24 @@ pub fn of_frame(frame: &Frame, bytes_max: usize) -> Value {
         | Frame::Bulk(bytes)
         | Frame::BigNumber(bytes)
         | Frame::Verbatim { text: bytes, .. } => text(bytes, bytes_max).into(),
+    }
+}
+
+/// The same, but nothing is lost: bytes that are no text are an object with what is shown (`text`) and what they are
+/// (`id`, see [`encode`]). If they are cut, they are an object with `text` and how many are missing (`more`).
+pub fn exact(frame: &Frame, bytes_max: usize) -> Value {
+    match frame {
+        Frame::Array(frames) | Frame::Set(frames) => {
+            frames.iter().map(|frame| exact(frame, bytes_max)).collect::<Vec<_>>().into()
+        }
+        Frame::Bulk(bytes) if bytes.len() > bytes_max => {
+            json!({ "text": text(&bytes[..bytes_max], bytes_max), "more": bytes.len() - bytes_max })
+        }
+        Frame::Bulk(bytes) => match std::str::from_utf8(bytes) {
+            Ok(text) => text.into(),
+            Err(_) => json!({ "text": text(bytes, bytes_max), "id": encode(bytes) }),
+        },
+        other => of_frame(other, bytes_max),
     }
 }
 
@@ -60,7 +80,11 @@ mod tests {
             (bulk("a"), Frame::Array(vec![Frame::Integer(-1), Frame::Null, Frame::Double(f64::INFINITY)])),
             (bulk("b"), bulk("</script>")),
         ]);
-        assert_eq!(of_frame(&frame, 100).to_string(), r#"{"a":[-1,null,null],"b":"</script>"}"#);
+        assert_eq!(of_frame(&frame, 100).to_string(), r#"{"a":[-1,null,"inf"],"b":"</script>"}"#);
         assert_eq!(encode(b"a b/\xff<"), "a%20b%2F%FF%3C");
+        let frame =
+            Frame::Array(vec![bulk("grün"), bulk("grüner"), Frame::Bulk(b"\xff\\".to_vec()), Frame::Integer(1)]);
+        let told = r#"["grün",{"more":1,"text":"grüne"},{"id":"%FF%5C","text":"\\xff\\"},1]"#;
+        assert_eq!(exact(&frame, 6).to_string(), told);
     }
 }

@@ -31,8 +31,12 @@ pub enum Unanswered {
 /// A client's session of the console.
 pub struct Session {
     /// The user that it acts as.
-    pub user: String,
+    pub user: Vec<u8>,
+    /// What a page shows that wants to change something; empty until somebody has logged in.
+    pub token: String,
     stream: UnixStream,
+    /// A request has been sent in part: whatever followed would be taken for the rest of it.
+    is_broken: bool,
     decoder: FrameDecoder,
     /// Replies that are still to come and that nobody waits for any more.
     owed_count: usize,
@@ -54,23 +58,43 @@ impl Session {
     /// # Errors
     /// If there are no descriptors left.
     pub fn open(host: &Host, address: String, local_address: String, is_local: bool) -> io::Result<Self> {
+        Self::open_as(host, Peer { address, local_address, is_local, ..Peer::default() })
+    }
+
+    /// Opens a session of the host itself, which may ask what users may do.
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub fn open_of_host(host: &Host) -> io::Result<Self> {
+        let address = "the host:0".to_owned();
+        let peer = Peer { local_address: address.clone(), address, is_local: true, is_host: true, ..Peer::default() };
+        Self::open_as(host, peer)
+    }
+
+    fn open_as(host: &Host, peer: Peer) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         theirs.set_nonblocking(true)?;
-        let peer = Peer { address, local_address, is_local, descriptor: i64::from(theirs.as_raw_fd()), is_host: false };
+        let peer = Peer { descriptor: i64::from(theirs.as_raw_fd()), ..peer };
         let stream = Stream::Unix(mio::net::UnixStream::from_std(theirs));
         let count = |core: &usize| host.desks[*core].client_count.load(Ordering::Relaxed);
         let core = (0..host.desks.len()).min_by_key(count).unwrap_or_default();
         let serial = host.next_serial.fetch_add(1, Ordering::Relaxed);
         host.desks[core].client_count.fetch_add(1, Ordering::Relaxed);
         host.desks[core].mailbox.post(Mail::Arrival(Box::new(Arrival { serial, stream, peer })));
-        Ok(Self {
-            user: String::new(),
-            stream: ours,
+        Ok(Self::over(ours))
+    }
+
+    fn over(stream: UnixStream) -> Self {
+        Self {
+            user: Vec::new(),
+            token: String::new(),
+            stream,
+            is_broken: false,
             decoder: FrameDecoder::new(),
             owed_count: 0,
             database: 0,
             allowed_at: Instant::now(),
-        })
+        }
     }
 
     /// Asks these requests, one after the other, and answers the replies in their order.
@@ -78,7 +102,18 @@ impl Session {
     /// # Errors
     /// If there are none.
     pub fn ask(&mut self, requests: &[Vec<&[u8]>]) -> Result<Vec<Frame>, Unanswered> {
-        let deadline = Instant::now() + CONSOLE_PATIENCE;
+        self.ask_within(requests, CONSOLE_PATIENCE)
+    }
+
+    /// The same, with another patience.
+    ///
+    /// # Errors
+    /// If there are no replies.
+    pub fn ask_within(&mut self, requests: &[Vec<&[u8]>], patience: Duration) -> Result<Vec<Frame>, Unanswered> {
+        if self.is_broken {
+            return Err(Unanswered::Gone);
+        }
+        let deadline = Instant::now() + patience;
         // What was not answered in time comes first.
         while self.owed_count > 0 {
             self.reply(deadline)?;
@@ -93,10 +128,16 @@ impl Session {
                 bytes.extend_from_slice(b"\r\n");
             }
         }
-        // Requests of the console are small: a core that does not even read them leaves room for many.
-        self.stream.set_write_timeout(Some(CONSOLE_PATIENCE)).map_err(|_| Unanswered::Gone)?;
-        // A client that has been turned away and cut finds out why: what was said before the cut can still be read.
-        let _ = self.stream.write_all(&bytes);
+        // Requests that read are small: a core that does not even read them leaves room for many.
+        self.stream.set_write_timeout(Some(patience)).map_err(|_| Unanswered::Gone)?;
+        match self.stream.write_all(&bytes) {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                self.is_broken = true;
+                return Err(Unanswered::Gone);
+            }
+            // A client that has been turned away and cut finds out why: what was said before the cut can still be read.
+            _ => {}
+        }
         self.owed_count = requests.len();
         let mut replies = Vec::new();
         for _ in requests {
@@ -200,8 +241,9 @@ impl Sessions {
     ///
     /// # Errors
     /// If there is no chance to be had.
-    pub fn keep(&self, session: Session) -> io::Result<String> {
+    pub fn keep(&self, mut session: Session) -> io::Result<String> {
         let token = entropy::random_hex::<32>()?;
+        session.token = entropy::random_hex::<32>()?;
         self.forget_idle();
         let mut known = self.lock();
         while known.len() >= CONSOLE_SESSIONS_MAX {
@@ -239,15 +281,21 @@ mod tests {
 
     fn pair() -> (Session, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
-        let session = Session {
-            user: "default".to_owned(),
-            stream: ours,
-            decoder: FrameDecoder::new(),
-            owed_count: 0,
-            database: 0,
-            allowed_at: Instant::now(),
-        };
-        (session, theirs)
+        (Session::over(ours), theirs)
+    }
+
+    #[test]
+    fn what_was_sent_in_part_is_the_last_that_is_sent() {
+        let (mut session, core) = pair();
+        let value = vec![b'x'; 8 << 20];
+        let patience = Duration::from_millis(50);
+        let set: Vec<&[u8]> = vec![b"SET", b"key", &value];
+        assert_eq!(session.ask_within(&[set], patience), Err(Unanswered::Gone), "nobody reads it");
+        assert_eq!(session.ask_one(&[b"PING"]), Err(Unanswered::Gone));
+        core.set_nonblocking(true).expect("a socket");
+        let mut seen = Vec::new();
+        let _ = (&core).read_to_end(&mut seen);
+        assert!(!seen.is_empty() && !seen.windows(4).any(|four| four == b"PING"));
     }
 
     #[test]

@@ -70,6 +70,13 @@ impl Browser {
         self.send("GET", path, "", "")
     }
 
+    /// As the console's own page changes a key.
+    fn change(&self, form: &str) -> Answer {
+        let token = self.get("/api/session").json()["token"].as_str().unwrap_or_default().to_owned();
+        let more = format!("Origin: http://127.0.0.1:{}\r\nX-Holdfast-Token: {token}\r\n", self.port);
+        self.send("POST", "/api/change", &more, form)
+    }
+
     fn log_in(&mut self, form: &str) -> Answer {
         let answer = self.send("POST", "/api/login", "", form);
         let line = answer.head.lines().find_map(|line| line.strip_prefix("Set-Cookie: "));
@@ -237,7 +244,7 @@ fn keys_of_all_types_and_names_are_shown_as_what_they_are() {
     ] {
         client.show(request);
     }
-    client.call(&["SET", "long", &"x".repeat(10_000)]);
+    client.call(&["SET", "long", &"x".repeat(100_000)]);
     assert_eq!(browser.log_in("").status, 200);
     let found = browser.get("/api/keys?match=*").json();
     assert_eq!(found["cursor"], "0");
@@ -253,14 +260,190 @@ fn keys_of_all_types_and_names_are_shown_as_what_they_are() {
     assert_eq!(show("hash")["value"].to_string(), r#"["0",["f","v","g","w"]]"#);
     assert_eq!(show("set")["value"].to_string(), r#"["0",["m"]]"#);
     assert_eq!(show("zset")["value"].to_string(), r#"[["one",1.5],["two",2.0]]"#);
+    client.call(&[&b"HSET"[..], b"hash", b"\xfe", b"\\xfe"]);
+    assert_eq!(show("hash")["value"][1][4].to_string(), r#"{"id":"%FE","text":"\\xfe"}"#);
+    assert_eq!(show("hash")["value"][1][5], "\\xfe", "what looks the same is not");
     assert_eq!(show("stream")["value"].to_string(), r#"[["1-1",["f","v"]]]"#);
     let sized = browser.get("/api/keys?match=long&sizes=1").json();
-    assert!(sized["keys"][0]["memory"].as_i64().is_some_and(|bytes| bytes >= 10_000), "{sized}");
+    assert!(sized["keys"][0]["memory"].as_i64().is_some_and(|bytes| bytes >= 100_000), "{sized}");
     assert!(found["keys"][0]["memory"].is_null(), "nobody has asked for sizes: {found}");
     let long = show("long");
-    assert!(long["length"] == 10_000 && long["value"].as_str().is_some_and(|text| text.len() == 4_096));
+    assert!(long["length"] == 100_000 && long["value"].as_str().is_some_and(|text| text.len() == 65_536));
     assert_eq!(browser.get("/api/key?name=nothing").error().1, "ERR no such key");
     assert_eq!(browser.get("/api/keys?match=l*").json()["keys"].as_array().map(Vec::len), Some(2));
+    assert!(server.stop().status.success());
+}
+
+/// Everything that can be changed, with bytes that are no text, and what is left of it.
+#[test]
+fn keys_are_changed_if_they_are_still_as_shown() {
+    let (_folder, server, mut browser) = server(&[]);
+    let mut client = server.client();
+    client.call(&[&b"SET"[..], b"s\xff", b"\xff\x00\r\n=&+%"]);
+    for request in [
+        "HSET hash f v g w",
+        "HEXPIRE hash 1000 FIELDS 1 f",
+        "RPUSH list a b a",
+        "SADD set m",
+        "ZADD zset 1.5 one inf two",
+        "SELECT 1",
+        "SET other 1 EX 1000",
+        "SELECT 0",
+    ] {
+        client.show(request);
+    }
+    assert_eq!(browser.log_in("").status, 200);
+    let show = |id: &str| browser.get(&format!("/api/key?name={id}")).json();
+    let may = |id: &str| show(id)["may"].to_string();
+    assert_eq!(may("s%FF"), r#"["set","expire","persist","delete"]"#);
+    assert_eq!(may("list"), r#"["set-element","append","remove-element","expire","persist","delete"]"#);
+    let done = |form: &str| {
+        let answer = browser.change(form);
+        assert_eq!((answer.status, answer.json()["done"].as_bool()), (200, Some(true)), "{form}: {}", answer.json());
+    };
+    let refused = |form: &str, status: u16, why: &str| {
+        let (found, told) = browser.change(form).error();
+        assert!(found == status && told.starts_with(why), "{form}: {found} {told}");
+    };
+    let was = show("s%FF")["value"]["id"].as_str().expect("bytes").to_owned();
+    assert_eq!(was, "%FF%00%0D%0A%3D%26%2B%25");
+    done(&format!("do=set&name=s%FF&was={was}&value=%FE%00%0D%0A"));
+    assert_eq!(client.call(&[&b"GET"[..], b"s\xff"]).as_bytes(), Some(&b"\xfe\0\r\n"[..]));
+    // Somebody else has changed it: nothing is lost.
+    refused(&format!("do=set&name=s%FF&was={was}&value=mine"), 409, "CONFLICT");
+    refused("do=set&name=list&was=&value=mine", 409, "CONFLICT");
+    refused("do=set&name=nothing&was=&value=mine", 409, "CONFLICT");
+    assert_eq!(client.call(&[&b"GET"[..], b"s\xff"]).as_bytes(), Some(&b"\xfe\0\r\n"[..]));
+
+    done("do=set-field&name=hash&field=f&was=v&value=v2");
+    assert_ne!(client.show("HTTL hash FIELDS 1 f"), "[(integer) -1]", "the field keeps its deadline");
+    done("do=add-field&name=hash&field=%F0&value=new");
+    done("do=remove-field&name=hash&field=g&was=w");
+    refused("do=add-field&name=hash&field=f&value=x", 409, "CONFLICT");
+    refused("do=set-field&name=hash&field=gone&was=v&value=x", 409, "CONFLICT");
+    refused("do=remove-field&name=hash&field=f&was=v", 409, "CONFLICT");
+    assert_eq!(client.show("HLEN hash"), "(integer) 2");
+    assert_eq!(client.show("HGET hash f"), "\"v2\"");
+
+    done("do=set-element&name=list&index=1&was=b&value=B");
+    done("do=append&name=list&value=c");
+    // The one that was shown, not the first that is equal.
+    done("do=remove-element&name=list&index=2&was=a");
+    refused("do=remove-element&name=list&index=2&was=a", 409, "CONFLICT");
+    refused("do=set-element&name=list&index=-1&was=c&value=d", 503, "ERR 'index' is not a number");
+    assert_eq!(client.show("LRANGE list 0 -1"), "[\"a\", \"B\", \"c\"]");
+
+    done("do=add-member&name=set&value=n");
+    done("do=remove-member&name=set&was=m");
+    refused("do=add-member&name=nothing&value=n", 409, "CONFLICT");
+    assert_eq!(client.show("SMEMBERS set"), "[\"n\"]");
+
+    assert_eq!(show("zset")["value"].to_string(), r#"[["one",1.5],["two","inf"]]"#);
+    done("do=set-score&name=zset&field=two&was=inf&score=1e3");
+    done("do=add-scored&name=zset&field=three&score=-inf");
+    done("do=remove-scored&name=zset&field=one&was=1.5");
+    refused("do=set-score&name=zset&field=two&was=1&score=2", 409, "CONFLICT");
+    refused("do=set-score&name=zset&field=two&was=1000&score=nan", 503, "ERR 'score' is not a number");
+    assert_eq!(client.show("ZRANGE zset 0 -1 WITHSCORES"), "[\"three\", \"-inf\", \"two\", \"1000\"]");
+
+    assert_eq!(show("set")["deadline_ms"], -1);
+    refused("do=expire&name=set&was=17&ttl_ms=1000000", 409, "CONFLICT");
+    refused("do=expire&name=set&was=-1&ttl_ms=0", 503, "ERR a time to live is at least a millisecond");
+    done("do=expire&name=set&was=-1&ttl_ms=1000000");
+    let deadline = show("set")["deadline_ms"].as_i64().expect("a deadline");
+    done(&format!("do=persist&name=set&was={deadline}"));
+    assert_eq!(client.show("TTL set"), "(integer) -1");
+
+    let shown = show("set")["shown"].as_str().expect("a word").to_owned();
+    client.show("SADD set late");
+    refused(&format!("do=delete&name=set&shown={shown}"), 409, "CONFLICT");
+    let shown = show("set")["shown"].as_str().expect("a word").to_owned();
+    done(&format!("do=delete&name=set&shown={shown}"));
+    done("do=delete&name=zset");
+    refused("do=delete&name=zset", 409, "CONFLICT");
+    done("do=set&db=1&name=other&was=1&value=2");
+    client.show("SELECT 1");
+    assert_eq!(client.show("GET other"), "\"2\"");
+    assert_ne!(client.show("TTL other"), "(integer) -1", "it keeps its deadline");
+    client.show("SELECT 0");
+    assert_eq!(client.show("DBSIZE"), "(integer) 3");
+    refused("do=flush&name=a", 503, "ERR there is no change of this name");
+    refused("do=set&name=a&was=b", 503, "ERR a change of this kind needs 'value'");
+    // A refusal leaves no transaction behind.
+    client.call(&["SET", "long", &"x".repeat(60_000)]);
+    done(&format!("do=set&name=long&was={}&value={}", "x".repeat(60_000), "%79".repeat(60_000)));
+    refused(&format!("do=set&name=long&was=y&value={}", "x".repeat(65_537)), 503, "ERR the value is too long");
+    assert_eq!(client.show("STRLEN long"), "(integer) 60000");
+    assert!(server.stop().status.success());
+}
+
+/// What a user may not do is not offered, and is refused with the words of Redis when it is asked for all the same.
+#[test]
+fn keys_are_changed_by_users_who_may() {
+    let (_folder, server, mut browser) = server(&["--requirepass", "secret"]);
+    server.wait_for_log("ready to accept");
+    let mut client = server.client();
+    assert_eq!(client.show("AUTH secret"), "OK");
+    let look = "-@all +holdfast|cluster +scan +type +pttl +pexpiretime +strlen +getrange +watch +multi +exec";
+    for request in [
+        format!("ACL SETUSER watcher on >look {look} ~*"),
+        format!("ACL SETUSER writer on >look {look} +set +del %R~* %W~own:*"),
+        format!("ACL SETUSER bare on >look {look} +set -watch ~*"),
+        "SET own:a 1".to_owned(),
+        "SET a 1".to_owned(),
+    ] {
+        assert_eq!(client.show(&request), "OK", "{request}");
+    }
+    let may = |browser: &Browser, name: &str| browser.get(&format!("/api/key?name={name}")).json()["may"].to_string();
+    for (user, own, other) in [("watcher", "[]", "[]"), ("writer", r#"["set","delete"]"#, "[]"), ("bare", "[]", "[]")] {
+        assert_eq!(browser.log_in(&format!("user={user}&password=look")).status, 200);
+        assert_eq!((may(&browser, "own:a"), may(&browser, "a")), (own.to_owned(), other.to_owned()), "{user}");
+        for form in ["do=set&name=a&was=1&value=2", "do=delete&name=a", "do=expire&name=a&was=-1&ttl_ms=5"] {
+            let (status, why) = browser.change(form).error();
+            assert!(status == 403 && why.starts_with("NOPERM "), "{user} {form}: {status} {why}");
+            let is_told = why.contains("User ") || why.contains("No permissions to access a key");
+            assert!(is_told, "{user} {form}: {why}");
+        }
+        let status = browser.change("do=set&name=own:a&was=1&value=2").status;
+        assert_eq!(status, if user == "writer" { 200 } else { 403 }, "{user}");
+        assert_eq!(client.show("GET a"), "\"1\"");
+        assert_eq!(client.show("SET own:a 1"), "OK");
+    }
+    assert_eq!(client.show("ACL LOG RESET"), "OK");
+    assert!(server.stop().status.success());
+}
+
+/// A page of another place, or of another port of this host, has the cookie sent by the browser, and nothing more.
+#[test]
+fn forged_requests_change_nothing() {
+    let (_folder, server, mut browser) = server(&[]);
+    let mut client = server.client();
+    assert_eq!(client.show("SET a 1"), "OK");
+    assert_eq!(browser.log_in("").status, 200);
+    let token = browser.get("/api/session").json()["token"].as_str().expect("a token").to_owned();
+    let mut other = Browser::new(browser.port);
+    assert_eq!(other.log_in("").status, 200);
+    let others = other.get("/api/session").json()["token"].as_str().expect("a token").to_owned();
+    assert!(token.len() == 64 && token != others && !browser.cookie.contains(&token));
+    let (own, form) = (format!("http://127.0.0.1:{}", browser.port), "do=set&name=a&was=1&value=2");
+    let lines = [
+        format!("Origin: http://evil.example.com\r\nX-Holdfast-Token: {token}\r\n"),
+        format!("Origin: http://127.0.0.1:1\r\nX-Holdfast-Token: {token}\r\n"),
+        format!("Origin: null\r\nX-Holdfast-Token: {token}\r\n"),
+        format!("X-Holdfast-Token: {token}\r\n"),
+        format!("Origin: {own}\r\n"),
+        format!("Origin: {own}\r\nX-Holdfast-Token: {others}\r\n"),
+        format!("Origin: {own}\r\nX-Holdfast-Token: \r\n"),
+    ];
+    for more in &lines {
+        assert_eq!(browser.send("POST", "/api/change", more, form).status, 403, "{more}");
+    }
+    let all = format!("Origin: {own}\r\nX-Holdfast-Token: {token}\r\n");
+    assert_eq!(Browser::new(browser.port).send("POST", "/api/change", &all, form).status, 401, "without the cookie");
+    assert_eq!(browser.send("GET", &format!("/api/change?{form}"), &all, "").status, 404);
+    assert_eq!(client.show("GET a"), "\"1\"");
+    assert_eq!(browser.send("POST", "/api/change", &all, form).status, 200);
+    assert_eq!(client.show("GET a"), "\"2\"");
     assert!(server.stop().status.success());
 }
 

@@ -61,7 +61,7 @@ const state = {
 async function ask(path, options) {
   let response;
   const stop = new AbortController();
-  const timer = setTimeout(() => stop.abort(), 10000);
+  const timer = setTimeout(() => stop.abort(), options?.method === "POST" ? 20000 : 10000);
   try {
     response = await fetch(path, { cache: "no-store", credentials: "same-origin", signal: stop.signal, ...options });
   } catch (error) {
@@ -739,7 +739,7 @@ function keys_page() {
     h("label", {}, "Order", h("select", { id: "by-size" }, h("option", { value: "", selected: !keys.by_size }, "as found"),
       h("option", { value: "1", selected: keys.by_size }, "largest first"))),
     h("button", { type: "submit", class: "primary" }, "Find"));
-  return h("div", { class: "card" }, h("h2", {}, "Keys"), h("p", { class: "soft" }, "Reads only. What is shown is what your user may read."), form,
+  return h("div", { class: "card" }, h("h2", {}, "Keys"), h("p", { class: "soft" }, "You see, and can change, what your user has permission for."), form,
     h("div", { id: "keys-list", "aria-live": "polite" }));
 }
 
@@ -801,28 +801,274 @@ function show_keys() {
   fill(box, table([["name"], ...(keys.by_size ? [["memory", "number"]] : []), ["type"], ["time to live", "number"]], rows, "None so far."), more);
 }
 
+// ---- one key, and its changes ----
+
+/** Bytes as a server is told them, `%XX` for what is no plain text: of text, or of what was shown of a key. */
+const id_of = (shown) => (shown !== null && typeof shown === "object" ? shown.id : encodeURIComponent(String(shown)));
+const text_of = (shown) => {
+  if (shown === null || typeof shown !== "object") return String(shown);
+  if (Array.isArray(shown)) return `[${shown.map(text_of).join(", ")}]`;
+  return `${shown.text}${shown.more ? `… (${shown.more} bytes more)` : ""}`;
+};
+
+function bytes_of(id) {
+  const bytes = [];
+  for (let place = 0; place < id.length; place += 1) {
+    if (id[place] === "%") { bytes.push(parseInt(id.slice(place + 1, place + 3), 16)); place += 2; } else bytes.push(id.charCodeAt(place));
+  }
+  return Uint8Array.from(bytes);
+}
+const id_of_bytes = (bytes) => Array.from(bytes, (byte) => `%${byte.toString(16).padStart(2, "0")}`).join("");
+
+function decoded(bytes) {
+  try { return new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes); } catch { return null; }
+}
+
+/** Text that a field of a form returns as it was: no ends of lines that browsers replace, no characters that are not seen. */
+const is_plain = (text) => text !== null && !/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\ufeff]/.test(text);
+const ESCAPES = { 9: "\\t", 10: "\\n", 13: "\\r", 92: "\\\\" };
+
+/** Any bytes as text with escapes. */
+function escaped(bytes) {
+  let text = "";
+  for (let place = 0; place < bytes.length;) {
+    const byte = bytes[place];
+    const length = byte < 0x80 ? 1 : byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : 2;
+    const character = decoded(bytes.subarray(place, place + length));
+    if (ESCAPES[byte]) text += ESCAPES[byte];
+    else if (character !== null && is_plain(character)) { text += character; place += length - 1; } else text += `\\x${byte.toString(16).padStart(2, "0")}`;
+    place += 1;
+  }
+  return text;
+}
+
+/** What `escaped` makes text of. */
+function unescaped(text) {
+  const bytes = [];
+  for (const part of text.matchAll(/\\x([0-9a-fA-F]{2})|\\([ntr\\])|(\\)|([^\\]+)/g)) {
+    if (part[1]) bytes.push(parseInt(part[1], 16));
+    else if (part[2]) bytes.push({ n: 10, t: 9, r: 13, "\\": 92 }[part[2]]);
+    else if (part[3]) throw new Error("A backslash is written as \\\\; other escapes are \\n, \\r, \\t and \\xNN.");
+    else bytes.push(...new TextEncoder().encode(part[4]));
+  }
+  return Uint8Array.from(bytes);
+}
+
+const ESCAPES_LABEL = "with escapes (\\n, \\xNN, \\\\)";
+
+/** A field for a value of any bytes, with `id()` for what is written there. Where text would not do, it has escapes. */
+function value_field(label, shown, rows) {
+  const bytes = shown === undefined ? new Uint8Array() : bytes_of(id_of(shown));
+  const plain = decoded(bytes);
+  const text = h("textarea", { rows, spellcheck: "false", autocapitalize: "off", autocomplete: "off", class: "mono" });
+  const box = h("input", { type: "checkbox", checked: !is_plain(plain), disabled: !is_plain(plain) });
+  text.value = is_plain(plain) ? plain : escaped(bytes);
+  const written = () => (box.checked ? unescaped(text.value) : new TextEncoder().encode(text.value));
+  box.addEventListener("change", () => {
+    try {
+      const now = box.checked ? new TextEncoder().encode(text.value) : unescaped(text.value);
+      if (!box.checked && !is_plain(decoded(now))) throw new Error("This is no plain text.");
+      text.value = box.checked ? escaped(now) : decoded(now);
+      text.setCustomValidity("");
+    } catch (error) {
+      box.checked = !box.checked;
+      text.setCustomValidity(error.message);
+      text.reportValidity();
+    }
+  });
+  const element = h("div", { class: "grow field" }, h("label", {}, label, text), h("label", { class: "check" }, box, ESCAPES_LABEL));
+  return { element, id: () => id_of_bytes(written()), focus: () => text.focus() };
+}
+
+const detail = { key: null, answer: null };
+
 async function show_key(key) {
-  $("detail-title").textContent = key.name;
+  detail.key = key;
+  $("detail-title").textContent = key.name || "(empty)";
   fill($("detail-body"), h("p", { class: "soft" }, "…"));
-  $("detail").showModal();
+  if (!$("detail").open) $("detail").showModal();
+  await load_key();
+}
+
+/** Shows the key as it is now, below a sentence about what was done. */
+async function load_key(done) {
+  const { key } = detail;
   try {
     const answer = await ask(`/api/key?name=${key.id}&db=${encodeURIComponent(keys.database)}`);
-    fill($("detail-body"), h("dl", {}, [["type", answer.type], ["time to live", ttl(answer.ttl_ms)], ["length", answer.length],
+    if (key !== detail.key) return;
+    detail.answer = answer;
+    fill($("detail-body"), h("p", { id: "done", class: "good", role: "status" }, done || ""), h("dl", {}, [["type", answer.type], ["time to live", ttl_of(answer)], ["length", answer.length],
       ["memory", typeof answer.memory === "number" ? bytes(answer.memory) : answer.memory]]
-      .flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value === null ? "–" : value)])), value_of(answer));
+      .flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value === null ? "–" : text_of(value))])),
+    h("div", { class: "row" }, key_buttons(answer)), h("div", { id: "edit" }), value_of(answer));
   } catch (error) {
-    fill($("detail-body"), h("p", { class: "bad" }, error.message));
+    if (key === detail.key) fill($("detail-body"), h("p", { class: "bad", role: "alert" }, error.message));
   }
 }
 
+const ttl_of = (answer) => (answer.deadline_ms > 0 ? `${ttl(answer.ttl_ms)}, until ${moment(answer.deadline_ms).slice(0, -4)}` : ttl(answer.ttl_ms));
+const may = (name) => detail.answer.may.includes(name);
+
+function key_buttons(answer) {
+  const button = (text, action) => h("button", { type: "button", onclick: action }, text);
+  const is_known = typeof answer.deadline_ms === "number";
+  return [
+    may("set") && !answer.is_refused && answer.length <= answer.edit_bytes_max ? button("Change value", () => edit_string(answer)) : null,
+    ...ADDITIONS.filter(([name]) => may(name)).map(([name, text, fields]) => button(text, () => edit_addition(name, text, fields))),
+    may("expire") && is_known ? button("Set time to live", () => edit_deadline(answer)) : null,
+    may("persist") && is_known && answer.deadline_ms >= 0 ? button("Remove deadline", () => attempt({ do: "persist", was: answer.deadline_ms }, "It has no deadline any more.")) : null,
+    may("delete") ? button("Delete key", () => confirm_change(`Delete ${detail.key.name || "(empty)"}? This cannot be undone.`, "Delete", { do: "delete", shown: answer.shown }, null)) : null,
+  ].filter(Boolean);
+}
+
+/** A form in the place for it; `fields` are elements, and `submit` gives what is changed, or throws why not. */
+function edit(title, fields, label, submit) {
+  const error = h("p", { id: "edit-error", class: "bad", role: "alert" });
+  const send = async (event) => {
+    event.preventDefault();
+    error.textContent = "";
+    try {
+      const [change, done] = submit();
+      await commit(change, done);
+    } catch (problem) { error.textContent = problem.message; }
+  };
+  const cancel = h("button", { type: "button", onclick: () => { fill($("edit")); } }, "Cancel");
+  fill($("edit"), h("form", { class: "edit", onsubmit: send }, h("h3", {}, title), h("div", { class: "row" }, fields), error,
+    h("div", { class: "row" }, h("button", { type: "submit", class: "primary" }, label), cancel)));
+  $("edit").scrollIntoView({ block: "nearest" });
+}
+
+function edit_string(answer) {
+  const value = value_field("Value", answer.value, 8);
+  edit("Change value", [value.element], "Save", () => [{ do: "set", was_id: id_of(answer.value), value_id: value.id() }, "Saved."]);
+  value.focus();
+}
+
+const UNITS = [[1000, "seconds"], [60000, "minutes"], [3600000, "hours"], [86400000, "days"]];
+
+function edit_deadline(answer) {
+  const amount = h("input", { type: "number", min: "1", step: "1", required: true });
+  const unit = h("select", {}, UNITS.map(([value, text]) => h("option", { value }, text)));
+  edit("Set time to live", [h("label", {}, "From now on", amount), h("label", {}, "Unit", unit)], "Save",
+    () => [{ do: "expire", was: answer.deadline_ms, ttl_ms: Number(amount.value) * Number(unit.value) }, "It has a deadline."]);
+  amount.focus();
+}
+
+const ADDITIONS = [
+  ["add-field", "Add field", ["field", "value"]], ["append", "Append element", ["value"]],
+  ["add-member", "Add member", ["value"]], ["add-scored", "Add member", ["field", "score"]],
+];
+
+function edit_addition(name, title, names) {
+  const label = { field: name === "add-scored" ? "Member" : "Field", value: name === "add-member" ? "Member" : "Value" };
+  const score = score_field("");
+  const fields = names.map((field) => (field === "score" ? null : [field, value_field(label[field], undefined, field === "field" ? 1 : 3)])).filter(Boolean);
+  edit(title, [...fields.map(([, field]) => field.element), names.includes("score") ? score.element : null].filter(Boolean), "Add", () => {
+    const change = { do: name };
+    for (const [field, input] of fields) change[`${field}_id`] = input.id();
+    if (names.includes("score")) change.score = score.text();
+    return [change, "Added."];
+  });
+  fields[0][1].focus();
+}
+
+function score_field(value) {
+  const input = h("input", { value, required: true, pattern: "\\s*[-+]?(\\d+\\.?\\d*([eE][-+]?\\d+)?|\\.\\d+([eE][-+]?\\d+)?|inf)\\s*", title: "a number, inf or -inf" });
+  return { element: h("label", {}, "Score", input), text: () => input.value.trim(), focus: () => input.focus() };
+}
+
+/** What can be done with an element of what is shown. */
+function element_buttons(answer, row) {
+  if (row.some((item) => id_of(item) === undefined)) return cell("");
+  const change = (text, action) => h("button", { type: "button", onclick: action }, text);
+  const [first, second] = row;
+  const made = [];
+  const remove = (name, what, words) => {
+    if (may(name)) made.push(change("Remove", () => confirm_change(`Remove ${what}?`, "Remove", { do: name, ...words }, "Removed.")));
+  };
+  const revalue = (name, title, shown, words) => {
+    if (!may(name)) return;
+    made.push(change("Change", () => {
+      const value = value_field("Value", shown, 4);
+      edit(title, [value.element], "Save", () => [{ do: name, ...words, was_id: id_of(shown), value_id: value.id() }, "Saved."]);
+      value.focus();
+    }));
+  };
+  if (answer.type === "hash") {
+    revalue("set-field", `Change ${text_of(first)}`, second, { field_id: id_of(first) });
+    remove("remove-field", text_of(first), { field_id: id_of(first), was_id: id_of(second) });
+  } else if (answer.type === "list") {
+    revalue("set-element", `Change the element at ${first}`, second, { index: first });
+    remove("remove-element", `the element at ${first}`, { index: first, was_id: id_of(second) });
+  } else if (answer.type === "set") {
+    remove("remove-member", text_of(second), { was_id: id_of(second) });
+  } else if (answer.type === "zset") {
+    if (may("set-score")) {
+      made.push(change("Change", () => {
+        const score = score_field(second);
+        edit(`Change the score of ${text_of(first)}`, [score.element], "Save", () => [{ do: "set-score", field_id: id_of(first), was: second, score: score.text() }, "Saved."]);
+        score.focus();
+      }));
+    }
+    remove("remove-scored", text_of(first), { field_id: id_of(first), was: second });
+  }
+  return cell(made, "actions");
+}
+
+function confirm_change(question, label, change, done) {
+  edit(question, [], label, () => [change, done]);
+  $("edit").querySelector("button").focus();
+}
+
+/** Names that end in `_id` have bytes, which are written as such already. */
+async function commit(change, done) {
+  const words = Object.entries(change).map(([name, value]) => (name.endsWith("_id") ? `${name.slice(0, -3)}=${value}` : `${name}=${encodeURIComponent(value)}`));
+  const body = [`name=${detail.key.id}`, `db=${encodeURIComponent(keys.database)}`, ...words].join("&");
+  const headers = { "Content-Type": "application/x-www-form-urlencoded", "X-Holdfast-Token": await session_token() };
+  try {
+    await ask("/api/change", { method: "POST", headers, body });
+  } catch (error) {
+    if (!error.message.startsWith("CONFLICT")) throw error;
+    return show_conflict(change);
+  }
+  if (change.do === "delete") {
+    keys.found = keys.found.filter((key) => key.id !== detail.key.id);
+    $("detail").close();
+    show_keys();
+    return undefined;
+  }
+  return load_key(done);
+}
+
+/** Changes what needs no form. */
+const attempt = (change, done) => commit(change, done).catch((problem) => fill($("edit"), h("p", { class: "bad", role: "alert" }, problem.message)));
+
+/** Shows what is there now, and leaves what was written for another decision. */
+async function show_conflict(change) {
+  const form = $("edit").firstChild;
+  await load_key();
+  const says = h("p", { class: "warn", role: "alert" }, "It has changed since it was shown, and nothing was done.");
+  fill($("edit"), says);
+  if (change.do === "delete" && detail.answer) {
+    const again = () => attempt({ do: "delete", shown: detail.answer.shown }, null);
+    const anyway = () => attempt({ do: "delete" }, null);
+    $("edit").append(h("div", { class: "row" }, h("button", { type: "button", onclick: again }, "Delete what is shown now"),
+      h("button", { type: "button", onclick: anyway }, "Delete, even if it changes")));
+  } else if (change.value_id !== undefined && form) {
+    $("edit").append(h("p", { class: "soft" }, "What you had written:"), h("pre", {}, escaped(bytes_of(change.value_id))));
+  }
+  $("edit").append(h("p", { class: "soft" }, "What is there now:"));
+}
+
+const session_token = async () => (await ask("/api/session")).token;
+
 function value_of(answer) {
   const value = answer.value;
-  const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
   if (value === null) return h("p", { class: "soft" }, "Too large to be shown.");
-  if (answer.type === "string" || answer.is_refused) return h("pre", {}, text(value));
+  if (answer.type === "string" || answer.is_refused) return h("pre", { class: "value" }, text_of(value));
   const of = (count) => h("p", { class: "soft" }, count < answer.length ? `${count} of ${answer.length}` : "");
   const items = answer.type === "hash" || answer.type === "set" ? value[1] : value;
-  if (!Array.isArray(items)) return h("pre", {}, text(value));
+  if (!Array.isArray(items)) return h("pre", {}, text_of(value));
   let rows, heads;
   if (answer.type === "hash") {
     heads = [["field"], ["value"]];
@@ -831,10 +1077,11 @@ function value_of(answer) {
     heads = answer.type === "zset" ? [["member"], ["score", "number"]] : [["id"], ["fields"]];
     rows = items;
   } else {
-    heads = [[answer.type === "list" ? "place" : ""], ["value"]];
+    heads = [answer.type === "list" ? ["place", "number"] : [""], ["value"]];
     rows = items.map((item, index) => [answer.type === "list" ? index : "", item]);
   }
-  return h("div", {}, of(rows.length), table(heads, rows.slice(0, 1000).map((row) => h("tr", {}, row.map((item) => cell(text(item), "wide mono")))), "empty"));
+  return h("div", {}, of(rows.length), table([...heads, [""]], rows.slice(0, 1000).map((row) => h("tr", {},
+    row.map((item) => cell(text_of(item), typeof item === "number" ? "number mono" : "wide mono")), answer.type === "stream" ? null : element_buttons(answer, row))), "empty"));
 }
 
 const PAGES = [
