@@ -12,6 +12,10 @@ const PROCESSES_MAX: usize = 20_000;
 /// More threads of a server are not looked at.
 const THREADS_MAX: usize = 512;
 
+/// The name of the thread of an examination that is made within a server. Threads that it starts have the same name, and
+/// are not looked at as threads of the server: they wait for processors so that others need not.
+pub const EXAMINER: &str = "doctor";
+
 /// Where the files of the kernel are.
 #[derive(Clone, Debug)]
 pub struct Host {
@@ -99,11 +103,14 @@ impl Host {
 
     /// How long each thread of a process has run and waited.
     pub fn threads(&self, pid: u32) -> BTreeMap<u32, Thread> {
+        let own_pid = std::process::id();
         let mut threads = BTreeMap::new();
         for id in self.numbers(&format!("proc/{pid}/task"), THREADS_MAX) {
             let folder = format!("proc/{pid}/task/{id}");
             let times = self.read(&format!("{folder}/schedstat")).ok().and_then(|text| parse::sched_stat(&text));
-            if let (Some(times), Some(stat)) = (times, self.task(&folder)) {
+            if let (Some(times), Some(stat)) = (times, self.task(&folder))
+                && (pid != own_pid || stat.name != EXAMINER)
+            {
                 threads.insert(id, Thread { name: stat.name, processor: stat.processor, times });
             }
         }

@@ -256,6 +256,8 @@ impl Drop for Temporary {
 pub fn measure_syncs(folder: &Path, limit: Duration, ends: &AtomicBool) -> Result<Syncs, String> {
     let path = folder.join(format!(".holdfast-doctor-{}", std::process::id()));
     let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    // A process of the same number, as in a container, may have been killed before it could remove its file.
+    let _ = fs::remove_file(&path);
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
     let temporary = Temporary { file: file.map_err(|error| told(&error))?, path: path.clone() };
     let file = &temporary.file;

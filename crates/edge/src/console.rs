@@ -9,6 +9,7 @@
 //! and nothing else.
 
 mod change;
+mod examination;
 mod history;
 mod http;
 mod json;
@@ -18,11 +19,13 @@ use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use node::metrics::SERIES;
 use resp::Frame;
 use serde_json::{Value, json};
 
+use self::examination::Examinations;
 use self::history::History;
 use self::http::{CHANGE, Connection, Refused, Request, Response, parse_form};
 use self::json::{encode, exact, of_frame, text};
@@ -56,6 +59,7 @@ struct Console {
     hosts: Vec<String>,
     sessions: Sessions,
     history: Arc<Mutex<History>>,
+    examinations: Examinations,
     connection_count: AtomicUsize,
     /// Held by a browser that has shown a wrong password, for as long as it has to wait.
     failure: Mutex<()>,
@@ -82,6 +86,7 @@ pub fn serve(host: &Arc<Host>, listeners: Vec<mio::net::TcpListener>, options: &
         hosts,
         sessions: Sessions::default(),
         history,
+        examinations: Examinations::default(),
         connection_count: AtomicUsize::new(0),
         failure: Mutex::new(()),
     });
@@ -188,9 +193,10 @@ impl Console {
                 Ok(Response { cookie, ..Response::json(200, &json!({})) })
             }
             ("POST", CHANGE) => self.change(request),
+            ("POST", "/api/doctor") => self.examine(request),
             ("GET", path) if path.starts_with("/api/") => self.look(path, request),
             ("GET", _) => Err(Response::error(404, "there is nothing here: the console is at /")),
-            _ => Err(Response::error(405, "only GET, and POST to log in, log out and change keys")),
+            _ => Err(Response::error(405, "only GET, and POST to log in, log out, change keys and examine")),
         }
     }
 
@@ -283,6 +289,7 @@ impl Console {
             "/api/hotkeys" => hot_keys(&mut session),
             "/api/keys" => keys(&mut session, request),
             "/api/key" => key(&self.host, &mut session, request),
+            "/api/doctor" => self.examinations.show(&mut session),
             _ => return Err(Response::error(404, "there is nothing of this name")),
         };
         self.respond(token, answered)
@@ -295,6 +302,22 @@ impl Console {
         let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
         check_own(request, &session)?;
         self.respond(token, change::change(&mut session, &parse_form(&request.body)))
+    }
+
+    /// Begins an examination of this node; `seconds` is how long it takes.
+    fn examine(&self, request: &Request) -> Answer {
+        /// As `holdfast doctor` without `--seconds`.
+        const SECONDS: u64 = 20;
+        /// As long as that takes at most.
+        const SECONDS_MAX: u64 = 45;
+        let token = request.cookie(&self.cookie_name());
+        let session = self.sessions.of(token).ok_or_else(|| Response::error(401, "log in first"))?;
+        let mut session = session.lock().unwrap_or_else(PoisonError::into_inner);
+        check_own(request, &session)?;
+        let form = parse_form(&request.body);
+        let seconds = form.get("seconds").and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        let window = Duration::from_secs(seconds.unwrap_or(SECONDS).clamp(1, SECONDS_MAX));
+        self.respond(token, self.examinations.begin(&self.host, &mut session, window))
     }
 
     fn respond(&self, token: &str, answered: Result<Value, Unanswered>) -> Answer {

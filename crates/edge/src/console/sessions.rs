@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use node::event::Peer;
 use resp::{Frame, FrameDecoder};
 
+use super::examination::Pattern;
 use crate::connection::Stream;
 use crate::entropy;
 use crate::host::Host;
@@ -34,6 +35,8 @@ pub struct Session {
     pub user: Vec<u8>,
     /// What a page shows that wants to change something; empty until somebody has logged in.
     pub token: String,
+    address: String,
+    local_address: String,
     stream: UnixStream,
     /// A request has been sent in part: whatever followed would be taken for the rest of it.
     is_broken: bool,
@@ -71,23 +74,40 @@ impl Session {
         Self::open_as(host, peer)
     }
 
+    /// Opens another session for a user whose password was shown before: AUTH with any password makes it that user's.
+    ///
+    /// # Errors
+    /// If there are no descriptors left.
+    pub fn open_like(host: &Host, pattern: &Pattern) -> io::Result<Self> {
+        let Pattern { address, local_address, .. } = pattern.clone();
+        Self::open_as(host, Peer { address, local_address, is_local: true, is_host: true, ..Peer::default() })
+    }
+
+    /// What it takes to open another one like it.
+    pub fn pattern(&self) -> Pattern {
+        Pattern { user: self.user.clone(), address: self.address.clone(), local_address: self.local_address.clone() }
+    }
+
     fn open_as(host: &Host, peer: Peer) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         theirs.set_nonblocking(true)?;
         let peer = Peer { descriptor: i64::from(theirs.as_raw_fd()), ..peer };
+        let (address, local_address) = (peer.address.clone(), peer.local_address.clone());
         let stream = Stream::Unix(mio::net::UnixStream::from_std(theirs));
         let count = |core: &usize| host.desks[*core].client_count.load(Ordering::Relaxed);
         let core = (0..host.desks.len()).min_by_key(count).unwrap_or_default();
         let serial = host.next_serial.fetch_add(1, Ordering::Relaxed);
         host.desks[core].client_count.fetch_add(1, Ordering::Relaxed);
         host.desks[core].mailbox.post(Mail::Arrival(Box::new(Arrival { serial, stream, peer })));
-        Ok(Self::over(ours))
+        Ok(Self { address, local_address, ..Self::over(ours) })
     }
 
     fn over(stream: UnixStream) -> Self {
         Self {
             user: Vec::new(),
             token: String::new(),
+            address: String::new(),
+            local_address: String::new(),
             stream,
             is_broken: false,
             decoder: FrameDecoder::new(),
@@ -128,15 +148,10 @@ impl Session {
                 bytes.extend_from_slice(b"\r\n");
             }
         }
-        // Requests that read are small: a core that does not even read them leaves room for many.
         self.stream.set_write_timeout(Some(patience)).map_err(|_| Unanswered::Gone)?;
-        match self.stream.write_all(&bytes) {
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                self.is_broken = true;
-                return Err(Unanswered::Gone);
-            }
-            // A client that has been turned away and cut finds out why: what was said before the cut can still be read.
-            _ => {}
+        // A client that has been turned away and cut finds out why: what was said before the cut can still be read.
+        if self.send_bytes(&bytes).is_err() && self.is_broken {
+            return Err(Unanswered::Gone);
         }
         self.owed_count = requests.len();
         let mut replies = Vec::new();
@@ -192,7 +207,25 @@ impl Session {
         }
     }
 
-    fn reply(&mut self, deadline: Instant) -> Result<Frame, Unanswered> {
+    /// Sends requests. Those that read are small: a core that does not even read them leaves room for many.
+    ///
+    /// # Errors
+    /// If the core has gone, or has not taken them in time: then the session is of no more use.
+    pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.is_broken {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        let sent = self.stream.write_all(bytes);
+        let is_late = |error: &io::Error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        self.is_broken = sent.as_ref().is_err_and(is_late);
+        sent
+    }
+
+    /// The next reply.
+    ///
+    /// # Errors
+    /// If it has not come by then; it may be waited for again.
+    pub fn reply(&mut self, deadline: Instant) -> Result<Frame, Unanswered> {
         let mut piece = vec![0; 64 << 10];
         loop {
             match self.decoder.next_frame() {

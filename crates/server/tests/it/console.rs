@@ -72,9 +72,13 @@ impl Browser {
 
     /// As the console's own page changes a key.
     fn change(&self, form: &str) -> Answer {
+        self.post_from_page("/api/change", form)
+    }
+
+    fn post_from_page(&self, path: &str, form: &str) -> Answer {
         let token = self.get("/api/session").json()["token"].as_str().unwrap_or_default().to_owned();
         let more = format!("Origin: http://127.0.0.1:{}\r\nX-Holdfast-Token: {token}\r\n", self.port);
-        self.send("POST", "/api/change", &more, form)
+        self.send("POST", path, &more, form)
     }
 
     fn log_in(&mut self, form: &str) -> Answer {
@@ -129,6 +133,7 @@ fn the_page_comes_from_here_alone_and_strangers_see_nothing_else() {
         "/api/hotkeys",
         "/api/keys",
         "/api/key?name=a",
+        "/api/doctor",
         "/api/nothing",
     ] {
         assert_eq!(browser.get(path).status, 401, "{path}");
@@ -517,6 +522,69 @@ fn hot_keys_are_known_without_having_been_asked_for() {
     let end = percent.find(|at: char| !at.is_ascii_digit() && at != '.').unwrap_or(percent.len());
     assert!(percent[..end].parse::<f64>().is_ok_and(|percent| percent > 20.0), "{info}");
     assert_eq!(client.show("HOLDFAST HOTKEYS x"), "(error) ERR value is not an integer or out of range");
+    assert!(server.stop().status.success());
+}
+
+#[test]
+fn a_node_is_examined_for_who_may_and_once_at_a_time() {
+    let (folder, server, mut browser) = server(&["--requirepass", "secret"]);
+    server.wait_for_log("ready to accept");
+    let mut client = server.client();
+    assert_eq!(client.show("AUTH secret"), "OK");
+    for request in [
+        "ACL SETUSER watcher on >look -@all +holdfast|cluster +info",
+        "ACL SETUSER second on >look ~* +@all",
+        "ACL SETUSER short on >look ~* +@all -slowlog",
+    ] {
+        assert_eq!(client.show(request), "OK", "{request}");
+    }
+    assert_eq!(browser.log_in("user=watcher&password=look").status, 200);
+    for answer in [browser.get("/api/doctor"), browser.post_from_page("/api/doctor", "seconds=1")] {
+        let (status, why) = answer.error();
+        assert!(status == 403 && why.starts_with("NOPERM") && why.contains("config|get"), "{status} {why}");
+    }
+    assert_eq!(browser.log_in("user=default&password=secret").status, 200);
+    assert_eq!(browser.send("POST", "/api/doctor", "", "").status, 403, "from nowhere");
+    assert_eq!(browser.get("/api/doctor").json()["state"], "none");
+    assert_eq!(browser.post_from_page("/api/doctor", "seconds=3").status, 200);
+    assert_eq!(browser.post_from_page("/api/doctor", "seconds=3").status, 409);
+    let told = browser.get("/api/doctor").json();
+    assert!(told["state"] == "running" && told["is_own"] == true && told["window_s"] == 3.0, "{told}");
+    let mut other = Browser::new(browser.port);
+    assert_eq!(other.log_in("user=second&password=look").status, 200);
+    assert_eq!(other.get("/api/doctor").json()["is_own"], false);
+    for _ in 0..3 {
+        assert_eq!(client.show("DEBUG SLEEP 0.4"), "OK");
+    }
+    wait_for("the examination has ended", || browser.get("/api/doctor").json()["state"] == "done");
+    let told = browser.get("/api/doctor").json();
+    let report = &told["report"];
+    assert!(report["verdict"].as_str().is_some_and(|line| line.starts_with("guilty: ")), "{report}");
+    let verdict = |name: &str| {
+        let checks = report["checks"].as_array().expect("checks");
+        let check = checks.iter().find(|check| check["check"] == name).expect("every check is told").clone();
+        check["verdict"].as_str().expect("a verdict").to_owned()
+    };
+    assert_eq!(verdict("load.slow_commands"), "guilty", "{report}");
+    for name in ["cpu.waiting", "server.answers", "disk.sync", "disk.filesystem", "limits.files", "network.round_trip"]
+    {
+        assert_ne!(verdict(name), "unknown", "{name}: {report}");
+    }
+    assert!(report["processor_share"].is_null(), "the process has done more than the examination");
+    let left = std::fs::read_dir(folder.path().join("data")).expect("the data directory");
+    let left = left.flatten().filter(|file| file.file_name().to_string_lossy().contains("doctor"));
+    assert_eq!(left.count(), 0, "the probe's file is gone");
+    wait_for("its sessions end", || !client.show("CLIENT LIST").contains("holdfast-doctor"));
+    // What it tells is for who has asked.
+    assert_eq!(other.get("/api/doctor").json()["state"], "none");
+    // What the user may not ask for, the examination does not know.
+    assert_eq!(other.log_in("user=short&password=look").status, 200);
+    assert_eq!(other.post_from_page("/api/doctor", "seconds=1").status, 200);
+    wait_for("the examination has ended", || other.get("/api/doctor").json()["state"] == "done");
+    let told = other.get("/api/doctor").json();
+    let checks = told["report"]["checks"].as_array().expect("checks").clone();
+    let slow = checks.iter().find(|check| check["check"] == "load.slow_commands").expect("every check is told");
+    assert!(slow["detail"].as_str().is_some_and(|why| why.contains("NOPERM")), "{slow}");
     assert!(server.stop().status.success());
 }
 

@@ -1084,6 +1084,63 @@ function value_of(answer) {
     row.map((item) => cell(text_of(item), typeof item === "number" ? "number mono" : "wide mono")), answer.type === "stream" ? null : element_buttons(answer, row))), "empty"));
 }
 
+// ---- doctor ----
+
+const doctor_page = () => h("div", { class: "card" }, h("h2", {}, "Doctor"),
+  h("p", { class: "soft" }, "Examines this node and its host with the checks of holdfast doctor, for 20 seconds. It changes nothing; it writes up to 64 MiB to a temporary file on the disk of the data."),
+  h("div", { class: "row" }, h("button", { type: "button", class: "primary", id: "examine", onclick: () => examine() }, "Examine this node")),
+  h("div", { id: "doctor" }));
+
+async function examine() {
+  $("examine").disabled = true;
+  try {
+    await ask("/api/doctor", { method: "POST", headers: { "X-Holdfast-Token": await session_token() }, body: "" });
+  } catch (error) {
+    fill($("doctor"), h("p", { class: "bad", role: "alert" }, error.message));
+    $("examine").disabled = false;
+    return;
+  }
+  due.doctor = 0;
+  await refresh_page();
+}
+
+let told = "";
+
+async function refresh_doctor() {
+  if (!is_due("doctor", 1000)) return;
+  const answer = await ask("/api/doctor");
+  const box = $("doctor");
+  if (!box) return;
+  $("examine").disabled = answer.state === "running";
+  if (answer.state === "running") {
+    const left = Math.max(0, answer.window_s - answer.passed_s);
+    const words = `${answer.is_own ? "The examination is being made" : "Another user examines this node"}: ${left >= 1 ? `${Math.ceil(left)} s to go` : "its last answers come in"}.`;
+    told = "";
+    fill(box, h("p", { role: "status" }, words), h("progress", { max: answer.window_s, value: Math.min(answer.passed_s, answer.window_s), "aria-label": "Progress" }));
+    return;
+  }
+  // A table that stays as it is can be read, and selected.
+  const now = JSON.stringify([answer.state, answer.at_ms, answer.why]);
+  if (now === told && box.firstChild) return;
+  told = now;
+  if (answer.state === "failed") fill(box, h("p", { class: "bad", role: "alert" }, `The examination failed: ${answer.why}`));
+  else if (answer.state === "done") fill(box, report_of(answer));
+  else fill(box);
+}
+
+const VERDICTS = { guilty: "bad", fine: "good", unknown: "soft" };
+
+function report_of({ at_ms, report }) {
+  const order = (check) => (check.verdict === "guilty" ? check.rank : check.verdict === "fine" ? 1000 : 2000);
+  const rows = [...report.checks].sort((a, b) => order(a) - order(b)).map((check) => h("tr", {},
+    cell([check.title, h("br"), h("span", { class: "soft mono" }, check.check)], "check"), cell(h("span", { class: `kind ${VERDICTS[check.verdict]}` }, check.verdict)),
+    cell(check.value || "–", "wide"), cell(check.reference || "–", "wide"),
+    cell([check.detail, check.advice ? h("div", {}, h("strong", {}, "To do: "), check.advice) : null].filter(Boolean), "wide")));
+  return [h("p", { id: "diagnosis", class: `diagnosis ${report.guilty > 0 ? "bad" : "good"}`, role: "status" }, report.verdict),
+    h("p", { class: "soft" }, `Begun ${moment(at_ms).slice(0, -4)}, took ${report.seconds.toFixed(1)} s. ${report.guilty} guilty, ${report.fine} fine, ${report.unknown} unknown.`),
+    table([["guilty, if"], ["verdict"], ["value"], ["reference"], ["detail"]], rows, "no checks", "checks")];
+}
+
 const PAGES = [
   ["overview", "Overview", overview, refresh_overview],
   ["cluster", "Cluster", cluster_page, refresh_cluster],
@@ -1094,6 +1151,7 @@ const PAGES = [
   ["keys", "Keys", keys_page, () => {}],
   ["hot", "Hot keys", hot_page, refresh_hot],
   ["operations", "Operations", operations_page, refresh_operations],
+  ["doctor", "Doctor", doctor_page, refresh_doctor],
 ];
 
 function show_page() {
@@ -1112,6 +1170,8 @@ function show_page() {
   if (state.page === "keys" && keys.found.length > 0) show_keys();
   if (state.page === "keys" && keys.by_size && !keys.is_done && keys.looked_at > 0) { keys.run += 1; more_keys(); }
   due.hot = 0;
+  due.doctor = 0;
+  told = "";
   refresh_page();
 }
 
@@ -1186,7 +1246,7 @@ const step_range = (by) => {
   if (RANGES[place]) choose_range(RANGES[place][0]);
 };
 const SHORTCUTS = [
-  [`1 … ${PAGES.length}`, "go to a page, from the left"],
+  ["1 … 9, 0", "go to a page, from the left"],
   ["[ and ]", "show less or more time"],
   ["/", "find keys"],
   ["?", "show this"],
@@ -1197,7 +1257,7 @@ $("help-button").addEventListener("click", () => $("help").showModal());
 document.addEventListener("keydown", (event) => {
   const is_typing = ["INPUT", "SELECT", "TEXTAREA"].includes(event.target.tagName);
   if (is_typing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
-  const page = PAGES[Number(event.key) - 1];
+  const page = /^\d$/.test(event.key) ? PAGES[(Number(event.key) + 9) % 10] : null;
   if (page) location.hash = `#${page[0]}`;
   else if (event.key === "[") step_range(-1);
   else if (event.key === "]") step_range(1);
