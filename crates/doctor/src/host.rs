@@ -12,8 +12,8 @@ const PROCESSES_MAX: usize = 20_000;
 /// More threads of a server are not looked at.
 const THREADS_MAX: usize = 512;
 
-/// The name of the thread of an examination that is made within a server. Threads that it starts have the same name, and
-/// are not looked at as threads of the server: they wait for processors so that others need not.
+/// The name of the thread of an examination that is made within a server. Threads that it starts have the same name,
+/// and are not looked at as threads of the server: they wait for processors so that others need not.
 pub const EXAMINER: &str = "doctor";
 
 /// Where the files of the kernel are.

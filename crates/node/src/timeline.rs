@@ -32,7 +32,7 @@ pub enum Kind {
     Slow,
     /// The archive cannot be written, or can be again.
     Archive,
-    /// A group is to live on other nodes, or does.
+    /// A group is assigned to other nodes, or has moved there.
     Placement,
     /// A scheduled backup was made, or came to nothing.
     Backup,

@@ -35,6 +35,7 @@ pub fn run(arguments: &HealthArguments) -> Result<()> {
     let info = String::from_utf8_lossy(info.as_bytes().context("INFO was answered with no text")?).into_owned();
     let fields: BTreeMap<&str, &str> = info.lines().filter_map(|line| line.split_once(':')).collect();
     ensure!(fields.get("loading") == Some(&"0"), "the node loads its data");
+    ensure!(fields.get("cluster_state") != Some(&"removed"), "the node has been removed from its cluster");
     if let Some(nodes_min) = arguments.nodes {
         check_nodes(&fields, nodes_min)?;
     }

@@ -1,8 +1,8 @@
 //! Changes of keys, each as the user who has logged in, and none of a value that is not what the user was shown.
 //!
-//! A change is a transaction: the key is watched, what was shown is read again and compared, and the change is executed
-//! only if the key has not changed since. A user needs permission for all of that; [`Operation::requests`] lists what is
-//! asked of the rules before a change is offered.
+//! A change is a transaction: the key is watched, what was shown is read again and compared, and the change is
+//! executed only if the key has not changed since. A user needs permission for all of that; [`Operation::requests`]
+//! lists what is asked of the rules before a change is offered.
 
 use std::collections::BTreeMap;
 

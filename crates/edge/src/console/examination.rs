@@ -135,7 +135,7 @@ fn permitted(session: &mut Session) -> Result<Result<Option<PathBuf>, Value>, Un
 /// Who a session is of, to open more of the same user.
 #[derive(Clone)]
 pub struct Pattern {
-    /// The user, whose password was shown when the first session was opened.
+    /// The user. Its password was shown when the first session was opened.
     pub user: Vec<u8>,
     /// Where the browser is.
     pub address: String,

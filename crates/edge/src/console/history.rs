@@ -21,6 +21,13 @@ use crate::run::start;
 /// How far a second has got when it is measured: sleeps do not end exactly.
 const SECOND_BEGUN: Duration = Duration::from_millis(50);
 
+/// Stalls of so many microseconds are drawn over the time that they lasted. Where a sample is taken, shorter ones are
+/// counted that have ended since the sample before.
+const LONG_STALL_US: u64 = 100_000;
+
+/// So many of them are remembered; more are counted like short ones.
+const LONG_STALLS_MAX: usize = 4_096;
+
 /// Samples in a chunk.
 const CHUNK_COUNT: usize = 60;
 
@@ -38,6 +45,8 @@ pub struct History {
     byte_count: usize,
     /// The last sample, from which the next one differs.
     last: Option<(i64, Sample)>,
+    /// Long stalls: when each ended, as Unix time in milliseconds, and how many microseconds it lasted.
+    long_stalls: VecDeque<(i64, u64)>,
 }
 
 #[derive(Default)]
@@ -89,8 +98,35 @@ impl History {
         self.forget(at_ms);
     }
 
+    /// Adds a long stall. False if there are too many.
+    pub fn note_stall(&mut self, ended_ms: i64, took_us: u64) -> bool {
+        let has_room = self.long_stalls.len() < LONG_STALLS_MAX;
+        if has_room {
+            self.long_stalls.push_back((ended_ms, took_us));
+        }
+        has_room
+    }
+
+    /// Adds long stalls to values that begin at `from_ms`, one each `step_ms`: to each the part of the time of one core
+    /// that was lost in it.
+    fn draw_stalls(&self, from_ms: i64, step_ms: i64, values: &mut [Option<u64>]) {
+        for (ended_ms, took_us) in &self.long_stalls {
+            let began_ms = ended_ms - (took_us / 1_000).cast_signed();
+            let first = (began_ms - from_ms).max(0) / step_ms;
+            for (place, value) in values.iter_mut().enumerate().skip(first as usize) {
+                let at_ms = from_ms + place as i64 * step_ms;
+                let lost_ms = (at_ms + step_ms).min(*ended_ms) - at_ms.max(began_ms);
+                if lost_ms <= 0 {
+                    break;
+                }
+                *value = Some(value.unwrap_or(0) + (lost_ms * 1_000 / step_ms).cast_unsigned());
+            }
+        }
+    }
+
     fn forget(&mut self, now_ms: i64) {
         let oldest_ms = now_ms - HISTORY_MAX.as_millis() as i64;
+        self.long_stalls.retain(|(ended_ms, _)| *ended_ms >= oldest_ms);
         while self.chunks.len() > 1
             && self.chunks.front().is_some_and(|chunk| chunk.last_ms < oldest_ms || self.byte_count > HISTORY_BYTES_MAX)
         {
@@ -142,7 +178,10 @@ impl History {
             };
             sums.into_iter().map(value).collect()
         });
-        let values = values.collect();
+        let mut values: Vec<Vec<_>> = values.collect();
+        if let Some(stalled) = SERIES.iter().position(|series| series.name == "stalled") {
+            self.draw_stalls(from_ms, step_ms, &mut values[stalled]);
+        }
         Excerpt { step_ms, at_ms: (0..count as i64).map(|place| from_ms + place * step_ms).collect(), values }
     }
 }
@@ -179,11 +218,25 @@ impl Chunk {
 pub fn keep(host: Arc<Host>, history: Arc<Mutex<History>>) -> Result<(), Fault> {
     start("history", move || {
         let mut last: Option<(stdx::Instant, Totals)> = None;
+        let (mut stall_count, mut drawn_us) = (0, 0);
         loop {
             let now = clock::now();
             // A core that is busy for a second leaves a gap, and that is what there was.
             let measured = metrics::measure(&host, CONSOLE_SAMPLE_INTERVAL);
-            let totals = measured.map(|(gathered, facts)| Totals::of(&gathered, &facts));
+            let totals = measured.map(|(gathered, facts)| {
+                let stalls = facts.stalls();
+                let fresh_count = usize::try_from(stalls.count.saturating_sub(stall_count)).unwrap_or(usize::MAX);
+                stall_count = stalls.count;
+                let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
+                for stall in stalls.iter().rev().take(fresh_count).filter(|stall| stall.took_us >= LONG_STALL_US) {
+                    if history.note_stall(stall.unix.0, stall.took_us) {
+                        drawn_us += stall.took_us;
+                    }
+                }
+                let mut totals = Totals::of(&gathered, &facts);
+                totals.leave_out_stalls(drawn_us);
+                totals
+            });
             if let (Some((then, earlier)), Some(totals)) = (&last, &totals) {
                 let sample = totals.since(earlier, now.instant.since(*then));
                 history.lock().unwrap_or_else(PoisonError::into_inner).note(now.unix.0, &sample);
@@ -227,6 +280,30 @@ mod tests {
             assert_eq!(all.values[PEAK][second], (second % 3 > 0).then(|| odd[second % 5]), "{second}");
             assert_eq!(all.values[1][second], None);
         }
+    }
+
+    #[test]
+    fn a_long_stall_is_drawn_over_the_time_that_it_lasted() {
+        let stalled = SERIES.iter().position(|series| series.name == "stalled").expect("a series");
+        let mut history = History::default();
+        // While the core stands still nothing is measured.
+        for second in (0..5).chain(10..20) {
+            let mut sample = sample(1, None);
+            sample[stalled] = Some(0);
+            history.note(1_000 * second + 50, &sample);
+        }
+        assert!(history.note_stall(10_000, 5_000_000));
+        assert!(history.note_stall(12_250, 500_000));
+        // A second core, at the same time.
+        assert!(history.note_stall(9_000, 1_000_000));
+        let told = history.between(0, 19_999, 1_000).values[stalled].clone();
+        let lost: Vec<u64> = told.iter().flatten().copied().collect();
+        let expected = [0, 0, 0, 0, 0, 1000, 1000, 1000, 2000, 1000, 0, 250, 250, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(lost, expected);
+        let told = history.between(0, 19_999, 2).values[stalled].clone();
+        assert_eq!(told, [Some(600), Some(50)]);
+        let beyond: Vec<bool> = (0..LONG_STALLS_MAX).map(|_| history.note_stall(19_000, 100_000)).collect();
+        assert!(beyond[0] && !beyond[LONG_STALLS_MAX - 1]);
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Session {
         Self::open_as(host, peer)
     }
 
-    /// Opens another session for a user whose password was shown before: AUTH with any password makes it that user's.
+    /// Opens another session for a user who has shown the password before: AUTH with any password makes it that user's.
     ///
     /// # Errors
     /// If there are no descriptors left.

@@ -436,7 +436,7 @@ impl Group {
         }
         for balance::Step { group, nodes, reason, .. } in steps {
             let names: Vec<_> = nodes.iter().map(u64::to_string).collect();
-            let text = format!("is to live on nodes {}: {reason}", names.join(", "));
+            let text = format!("is assigned to nodes {}: {reason}", names.join(", "));
             output.happened(Kind::Placement, Some(group), text);
             self.leader.builder.place(group, &nodes);
             self.leader.waiters.push(Waiter::Silent);

@@ -19,6 +19,7 @@ use crate::core::Core;
 use crate::ids::{NodeId, Room};
 use crate::reports::HostReport;
 use crate::roster::Roster;
+use crate::stalls::Stalls;
 
 pub use series::{SERIES, Series, Totals, Unit};
 pub use table::METRICS;
@@ -137,6 +138,13 @@ pub struct Facts {
     percentiles: Vec<f64>,
     /// Fields of INFO and of CLUSTER INFO.
     fields: BTreeMap<String, String>,
+}
+
+impl Facts {
+    /// The stalls that the host has told of.
+    pub fn stalls(&self) -> &Stalls {
+        &self.report.stalls
+    }
 }
 
 /// Sections of INFO with fields that are metrics.

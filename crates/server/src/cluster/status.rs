@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ pub fn run(arguments: &StatusArguments) -> Result<()> {
     let status = ask_status(&mut connection)?;
     if arguments.json {
         say_line!("{}", serde_json::to_string_pretty(&status)?);
-        return Ok(());
+        return check_membership(&status);
     }
     let mut happenings = ask_timeline(&mut connection, CAUSE_COUNT)?;
     say!("{}{}", page(&status), causes(&status, &happenings));
@@ -40,6 +40,19 @@ pub fn run(arguments: &StatusArguments) -> Result<()> {
     if !happenings.is_empty() {
         say!("\nlatest events\n{}", timeline::lines(&happenings, Some(&status)));
     }
+    check_membership(&status)
+}
+
+/// True if the node that was asked has been removed: it hears of nothing that happens in the cluster any more.
+fn is_removed(status: &Value) -> bool {
+    let own = text(status, "node");
+    let is_own = |id: &Value| id.as_str() == Some(own);
+    list(status, "removed").iter().any(is_own)
+        || list(status, "nodes").iter().any(|node| text(node, "id") == own && text(node, "state") == "removed")
+}
+
+fn check_membership(status: &Value) -> Result<()> {
+    ensure!(!is_removed(status), "this node has been removed from its cluster: ask another node");
     Ok(())
 }
 
@@ -47,7 +60,11 @@ pub fn run(arguments: &StatusArguments) -> Result<()> {
 pub fn page(status: &Value) -> String {
     let (nodes, groups) = (list(status, "nodes"), list(status, "groups"));
     let count = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    let mut page = format!("{}, {}", count(nodes.len(), "node"), count(groups.len(), "group"));
+    let mut page = String::new();
+    if is_removed(status) {
+        page.push_str("this node has been removed from its cluster; what follows is the last that it has heard\n\n");
+    }
+    let _ = write!(page, "{}, {}", count(nodes.len(), "node"), count(groups.len(), "group"));
     let _ = write!(page, ", level {}, as node {} sees it\n\n", number(status, "level"), text(status, "node"));
     write_nodes(nodes, &mut page);
     for remark in upgrade::remarks(status) {
@@ -178,8 +195,10 @@ pub fn causes(status: &Value, happenings: &[Value]) -> String {
             text(happening, "kind") == "placement" && happening.get("group").and_then(Value::as_u64) == Some(number)
         };
         let of_group = happenings.iter().filter(is_it).map(|happening| text(happening, "text"));
-        let cause =
-            of_group.filter(|text| text.starts_with("is to live on nodes ")).find_map(|text| text.split_once(": "));
+        // Nodes of older versions say it in the second way.
+        let tells =
+            |text: &&str| ["is assigned to nodes ", "is to live on nodes "].iter().any(|it| text.starts_with(it));
+        let cause = of_group.filter(tells).find_map(|text| text.split_once(": "));
         if let Some((_, cause)) = cause.filter(|_| !list(group, "placed").is_empty()) {
             let _ = writeln!(lines, "group {number} moves because {cause}");
         }
@@ -253,6 +272,18 @@ group  slots    leader         term  applied  held by  voters  furthest behind
     }
 
     #[test]
+    fn a_node_that_was_removed_says_so_first() {
+        let node = |state: &str| json!({"id": "2", "clients": "a:1", "cluster": "a:2", "state": state, "leads": []});
+        let told = |state: &str, removed: Value| {
+            let status = json!({"node": "2", "level": 2, "nodes": [node(state)], "groups": [], "removed": removed});
+            (page(&status).starts_with("this node has been removed"), check_membership(&status).is_err())
+        };
+        assert_eq!(told("here", json!(["3"])), (false, false));
+        assert_eq!(told("removed", json!([])), (true, true));
+        assert_eq!(told("here", json!(["2"])), (true, true));
+    }
+
+    #[test]
     fn a_move_is_shown_with_its_cause_and_how_far_it_is() {
         let node = |id: &str, zone: &str| {
             json!({"id": id, "clients": format!("10.0.0.{id}:6379"), "cluster": "", "state": "up", "zone": zone,
@@ -268,7 +299,7 @@ group  slots    leader         term  applied  held by  voters  furthest behind
         let told = "group 1 moves to 10.0.0.1:6379 10.0.0.3:6379\n  10.0.0.3:6379 has been given 50 of about 80 MB\n";
         assert!(page.ends_with(told), "{page}");
         let happening = |text: &str| json!({"kind": "placement", "group": 1, "text": text});
-        let cause = "is to live on nodes 1, 3: zone b has no copy of group 1, and zone a has 2";
+        let cause = "is assigned to nodes 1, 3: zone b has no copy of group 1, and zone a has 2";
         let older = "is to live on nodes 1, 2: node 2 comes to it";
         let told = causes(&status, &[happening("is founded"), happening(cause), happening(older)]);
         assert_eq!(told, "group 1 moves because zone b has no copy of group 1, and zone a has 2\n");

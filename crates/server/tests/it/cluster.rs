@@ -489,6 +489,13 @@ fn a_dead_node_is_replaced_by_a_new_one() {
     let mut client = cluster.client(0);
     assert_eq!(client.show("PING"), "PONG");
     assert!(client.show("INFO cluster").contains("cluster_state:removed"));
+    let (is_member, told) = cluster.tool(0, &["status"]);
+    assert!(!is_member && told.contains("this node has been removed from its cluster; what follows"), "{told}");
+    let place = format!("127.0.0.1:{}", cluster.nodes[0].as_ref().expect("it runs").port());
+    let health = Command::new(binary()).args(["health", "-s", &place]).output();
+    let health = health.expect("it runs");
+    let told = String::from_utf8_lossy(&health.stderr);
+    assert!(health.status.code() == Some(1) && told.contains("has been removed from its cluster"), "{told}");
     // One that called elections would do so all the time. Others may call one, if the machine is busy.
     let mut terms = Vec::new();
     cluster.wait_until("nobody is disturbed", |this| {

@@ -495,6 +495,10 @@ fn figures_and_stalls_are_kept_and_shown_while_a_core_is_busy() {
     let stall = slept().expect("just seen");
     assert_eq!((&stall["cause"], &stall["core"]), (&Value::from("blocked"), &Value::from(0)), "{stall}");
     assert!(stall["window_us"].as_u64() >= stall["took_us"].as_u64(), "{stall}");
+    // It is drawn over the time that it lasted.
+    wait_for("it is drawn", || history("stalled").iter().flatten().sum::<u64>() >= 4_000);
+    let drawn = history("stalled");
+    assert!(drawn.iter().flatten().all(|share| *share < 2_000), "of one core: {drawn:?}");
     assert!(server.stop().status.success());
 }
 

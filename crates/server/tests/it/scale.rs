@@ -192,5 +192,5 @@ fn five_nodes_hold_three_fifths_each_and_three_hold_all_again() {
         }
     }
     let (_, timeline) = cluster.tool(4, &["timeline", "--count", "1000"]);
-    assert!(timeline.contains("is to live on nodes") && timeline.contains("which leaves"), "{timeline}");
+    assert!(timeline.contains("is assigned to nodes") && timeline.contains("which leaves"), "{timeline}");
 }

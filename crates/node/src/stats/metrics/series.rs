@@ -223,6 +223,11 @@ impl Totals {
         }
     }
 
+    /// Leaves out stalls of so many microseconds in all since the start, which the caller shows by themselves.
+    pub fn leave_out_stalls(&mut self, micros: u64) {
+        self.stalled_us = self.stalled_us.saturating_sub(micros);
+    }
+
     /// The figures of [`SERIES`] for the time that has passed since an earlier reading. Counts that were set back since
     /// then (CONFIG RESETSTAT) are told as none; so is the time of a family of which no call was measured.
     pub fn since(&self, earlier: &Self, elapsed: Duration) -> [Option<u64>; SERIES.len()] {
