@@ -1108,9 +1108,17 @@ let told = "";
 
 async function refresh_doctor() {
   if (!is_due("doctor", 1000)) return;
-  const answer = await ask("/api/doctor");
+  let answer;
+  try {
+    answer = await ask("/api/doctor");
+  } catch (error) {
+    // What a user may not do is not offered.
+    if (error.status === 403 && $("examine")) $("examine").hidden = true;
+    throw error;
+  }
   const box = $("doctor");
   if (!box) return;
+  $("examine").hidden = false;
   $("examine").disabled = answer.state === "running";
   if (answer.state === "running") {
     const left = Math.max(0, answer.window_s - answer.passed_s);
