@@ -2,6 +2,7 @@
 
 mod advisories;
 mod bill;
+mod console;
 mod crash;
 mod doctor;
 mod fuzz;
@@ -62,6 +63,10 @@ usage: cargo xtask VERB [OPTIONS]
                          thirteen faults made on purpose (some need root): does `holdfast doctor` name each on its
                          first line? Then 20 examinations of a healthy server, in which it must find nothing; those
                          need a host with nothing else to do. --redis examines a stock redis-server
+  console [--binary FILE] [--directory DIRECTORY]
+                         the console in a real browser, Chromium without a window: opens every page in the light, in
+                         the dark and on a phone, changes keys and examines the node by clicks, and leaves screenshots
+                         in target/console
   fuzz [--seconds N] [--seed N] [--input FILE] [TARGET ...]
                          mutated bytes for whatever reads bytes from outside, a minute for each target; --input reads
                          one file again
@@ -88,6 +93,7 @@ fn main() -> ExitCode {
         "image" => image::run_verb(options),
         "crash" => crash::run(options),
         "doctor" => doctor::run(options),
+        "console" => console::run(options),
         "fuzz" => fuzz::run_verb(options),
         "miri" => miri::run_verb(options),
         "help" | "-h" | "--help" => {
