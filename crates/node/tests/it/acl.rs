@@ -1,6 +1,7 @@
 //! Stories of users and what they may do.
 
 use node::SessionId;
+use node::event::Peer;
 use node::settings::Settings;
 use stdx::Duration;
 
@@ -355,6 +356,26 @@ fn dryrun_explains() {
         assert_eq!(run(host, "nobody GET a"), "-ERR User 'nobody' not found");
         assert_eq!(run(host, "worker NOSUCH a"), "-ERR Command 'NOSUCH' not found");
         assert_eq!(run(host, "worker GET"), "-ERR wrong number of arguments for 'get' command");
+    });
+}
+
+/// The host has had a password accepted once, and opens more sessions of the same user without it.
+#[test]
+fn sessions_of_the_host_become_users_who_are_on() {
+    everywhere(|host| {
+        let admin = host.connect(0);
+        assert_eq!(host.run(admin, "ACL SETUSER worker on >secret ~a +get"), "+OK");
+        let of_host = || Peer { is_local: true, is_host: true, ..Peer::default() };
+        let inside = host.connect_as(0, of_host());
+        assert_eq!(host.run(inside, "AUTH worker anything"), "+OK");
+        assert_eq!(host.run(inside, "GET a"), "$-1");
+        assert!(host.run(inside, "SET a 1").starts_with("-NOPERM"));
+        let outside = host.connect(0);
+        assert!(host.run(outside, "AUTH worker anything").starts_with("-WRONGPASS"));
+        assert_eq!(host.run(admin, "ACL SETUSER worker off"), "+OK");
+        let late = host.connect_as(0, of_host());
+        assert!(host.run(late, "AUTH worker secret").starts_with("-WRONGPASS"), "the user is off");
+        assert!(host.run(late, "AUTH nobody secret").starts_with("-WRONGPASS"));
     });
 }
 

@@ -321,10 +321,14 @@ impl Host {
 
     /// A client on the given core.
     pub fn connect(&mut self, core: usize) -> SessionId {
+        self.connect_as(core, Peer { is_local: true, ..Peer::default() })
+    }
+
+    /// The same, with this peer.
+    pub fn connect_as(&mut self, core: usize, peer: Peer) -> SessionId {
         let serial = self.homes.len() as u64 + 1;
         let session = SessionId { serial, index: serial as u32 };
         self.homes.insert(session, core);
-        let peer = Peer { is_local: true, ..Peer::default() };
         self.step(core, Event::Opened { session, peer });
         session
     }
