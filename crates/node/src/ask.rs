@@ -10,7 +10,7 @@ use stdx::{Duration, Instant, leb128};
 
 use crate::acl::Wish;
 use crate::commands::question::{Answer, Question};
-use crate::commands::{self, ControlCommand, Known};
+use crate::commands::{self, ControlCommand};
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::entry::Reader;
@@ -18,6 +18,7 @@ use crate::event::Action;
 use crate::group::{Group, Standing};
 use crate::ids::{CoreId, GroupId, SessionId};
 use crate::keyspace_queries::write_scan;
+use crate::known::Known;
 use crate::parameters::Pairs;
 use crate::quorum::Answerable;
 use crate::refusals::LOADING;

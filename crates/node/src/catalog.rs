@@ -1,13 +1,11 @@
 //! Every command of both kinds, by the names under which people know them.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::collections::btree_map;
-use std::sync::LazyLock;
+use std::collections::{BTreeMap, btree_map};
 
 use resp::Args;
 
-use crate::commands::{self, Known};
+use crate::known::{ControlRecord, Known};
 
 /// Categories of access control, in the order in which Redis lists them. Every command is in some of them, by what its
 /// record says.
@@ -66,13 +64,23 @@ impl Entry {
 pub struct Catalog {
     entries: Vec<Entry>,
     by_name: BTreeMap<String, usize>,
+    find: fn(&[u8]) -> Option<&'static dyn ControlRecord>,
 }
 
-static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::new);
+/// What control commands there are. Their records name their handlers, so they are above what counts and permits
+/// commands: the root of the crate joins the two.
+pub struct Source {
+    /// The control command of this name.
+    pub find: fn(&[u8]) -> Option<&'static dyn ControlRecord>,
+    /// All of them, each with its subcommands.
+    pub control: Vec<(&'static dyn ControlRecord, Vec<&'static dyn ControlRecord>)>,
+    /// The categories of access control that a command is in.
+    pub categories: fn(Known) -> Vec<&'static str>,
+}
 
 /// The one there is.
 pub fn catalog() -> &'static Catalog {
-    &CATALOG
+    &crate::CATALOG
 }
 
 /// The name of the container that a request names a subcommand of; `None` if it names a command.
@@ -83,7 +91,7 @@ pub fn container_of(known: Known, args: Args<'_>) -> Option<&'static str> {
         return None;
     }
     let data = keyspace::find(word).map(|command| command.name);
-    data.or_else(|| commands::find(word).map(|command| command.name))
+    data.or_else(|| catalog().find_control(word).map(|command| command.name()))
 }
 
 /// `get`, or `config|get` for a subcommand.
@@ -95,37 +103,44 @@ pub fn full_name(known: Known, container: Option<&str>) -> Cow<'static, str> {
 }
 
 impl Catalog {
-    fn new() -> Self {
-        let mut this = Self { entries: Vec::new(), by_name: BTreeMap::new() };
+    pub(crate) fn new(source: &Source) -> Self {
+        let mut this = Self { entries: Vec::new(), by_name: BTreeMap::new(), find: source.find };
         for command in keyspace::COMMANDS {
-            let container = this.add(Known::Data(command), command.name.to_owned(), None);
+            let container = this.add(source, Known::Data(command), command.name.to_owned(), None);
             for subcommand in command.subcommands {
-                this.add(Known::Data(subcommand), format!("{}|{}", command.name, subcommand.name), Some(container));
+                let full_name = format!("{}|{}", command.name, subcommand.name);
+                this.add(source, Known::Data(subcommand), full_name, Some(container));
             }
         }
-        for command in commands::COMMANDS {
+        for (command, subcommands) in &source.control {
             // MEMORY has subcommands of either kind.
-            let container = this.add(Known::Control(command), command.name.to_owned(), None);
-            for subcommand in command.subcommands {
-                this.add(Known::Control(subcommand), format!("{}|{}", command.name, subcommand.name), Some(container));
+            let container = this.add(source, Known::Control(*command), command.name().to_owned(), None);
+            for subcommand in subcommands {
+                let full_name = format!("{}|{}", command.name(), subcommand.name());
+                this.add(source, Known::Control(*subcommand), full_name, Some(container));
             }
         }
         this
     }
 
-    fn add(&mut self, known: Known, full_name: String, container: Option<usize>) -> usize {
+    fn add(&mut self, source: &Source, known: Known, full_name: String, container: Option<usize>) -> usize {
         match self.by_name.entry(full_name.clone()) {
             btree_map::Entry::Occupied(known) => *known.get(),
             btree_map::Entry::Vacant(vacant) => {
                 let place = self.entries.len();
                 vacant.insert(place);
-                let names = commands::categories_of(known);
+                let names = (source.categories)(known);
                 let is_in = |category: &&str| names.contains(category);
                 let bits = (0..).zip(CATEGORIES).filter(|(_, category)| is_in(category)).map(|(bit, _)| 1 << bit).sum();
                 self.entries.push(Entry { known, full_name, container, categories: bits });
                 place
             }
         }
+    }
+
+    /// The control command of this name, in either case.
+    pub fn find_control(&self, name: &[u8]) -> Option<&'static dyn ControlRecord> {
+        (self.find)(name)
     }
 
     /// All entries.

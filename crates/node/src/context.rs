@@ -17,12 +17,12 @@ use resp::Args;
 use stdx::{Duration, Instant, UnixMillis};
 
 use crate::acl::AclLog;
-use crate::commands::Known;
 use crate::event::CoreOptions;
 use crate::group_status::GroupStatuses;
 use crate::guilt::Guilt;
 use crate::ids::{CoreId, GroupId, NodeId, Room, SessionId};
 use crate::invalidation_barrier::InvalidationBarrier;
+use crate::known::Known;
 use crate::moments::Moments;
 use crate::monitor::Monitors;
 use crate::neighbours::Neighbours;

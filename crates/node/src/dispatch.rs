@@ -5,7 +5,7 @@ mod replica_reads;
 
 use std::sync::Arc;
 
-use check::{is_http, passes_multi};
+use check::{is_exec, is_http, passes_multi};
 use command::{Flag, Join, Refusal, Span as KeySpan};
 use keyspace::{BlockingTimeout, Body, Class, DataCommand, Moment, PREFETCH_MAX, PrefetchTarget};
 use resp::{Args, Glance, Limits, Parsed, Writer};
@@ -13,7 +13,7 @@ use resp::{Args, Glance, Limits, Parsed, Writer};
 use crate::acl::Where;
 use crate::catalog::container_of;
 use crate::commands::question::Question;
-use crate::commands::{self, ControlCommand, Flow, Known, Queued};
+use crate::commands::{self, ControlCommand, Record};
 use crate::context::Context;
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
@@ -21,6 +21,7 @@ use crate::entry::put_words;
 use crate::event::Action;
 use crate::group::Group;
 use crate::ids::{GroupId, Room, SessionId};
+use crate::known::Known;
 use crate::lookup::lookup;
 use crate::observe::other_databases;
 use crate::quorum::Answerable;
@@ -28,6 +29,7 @@ use crate::refusals::LOADING;
 use crate::relay::Purpose;
 use crate::request_ids::{Named, is_naming};
 use crate::requests::{Origin, PlainKind, PlainRequest, Request, RequestBody};
+use crate::session::queued::Queued;
 use crate::session::ticket::OwnTicket;
 use crate::session::{Hold, NotedRead, write_at_once};
 use crate::stats::calls::Asked;
@@ -239,7 +241,7 @@ impl Core {
         let session = self.sessions.get_mut(id).expect("its request is being looked at");
         session.last_command = Some((known, container_of(known, args)));
         if let Err(refusal) = self.check(id, known, args) {
-            if matches!(known, Known::Control(command) if matches!(command.body, commands::Body::Flow(Flow::Exec))) {
+            if is_exec(known) {
                 return self.abort_exec(id, &refusal);
             }
             return self.reject(id, &refusal);
@@ -273,11 +275,11 @@ impl Core {
                 return Next::Postponed(Hold::Answers);
             }
         }
-        let next = match (known, with_replica) {
-            (Known::Data(command), Some(group)) => self.read_at_replica(id, group, command, args),
+        let next = match (known.record(), with_replica) {
+            (Record::Data(command), Some(group)) => self.read_at_replica(id, group, command, args),
             _ if is_named => self.dispatch_named(id, known, args, actions),
-            (Known::Data(command), None) => self.dispatch_data(id, command, args, actions),
-            (Known::Control(command), _) => self.dispatch_control(id, command, args, actions),
+            (Record::Data(command), None) => self.dispatch_data(id, command, args, actions),
+            (Record::Control(command), _) => self.dispatch_control(id, command, args, actions),
         };
         if next == Next::Taken {
             // A script is shown before what it calls.

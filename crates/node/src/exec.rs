@@ -14,17 +14,19 @@ use resp::{Args, Protocol, Span, Writer};
 use crate::acl::Where;
 use crate::ask::Joining;
 use crate::commands::question::{Answer, Question};
-use crate::commands::{self, Flow, Known, Queued, selected};
+use crate::commands::{self, Flow, selected};
 use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, Watch, put_exec, put_words};
 use crate::event::Action;
 use crate::ids::{GroupId, SessionId};
+use crate::known::Known;
 use crate::quorum::Answerable;
 use crate::refusals::READ_ONLY;
 use crate::request_ids::{self, Named};
 use crate::requests::{Origin, Request, RequestBody};
 use crate::session::composition::Composition;
+use crate::session::queued::Queued;
 use crate::session::ticket::OwnTicket;
 use crate::session::{Hold, Multi, Session};
 use crate::transaction::Work;
@@ -562,8 +564,7 @@ impl Core {
                     composition.at += length;
                     continue;
                 }
-                Known::Control(command) => command,
-                Known::Data(_) => unreachable!("it works on data"),
+                known => known.control().expect("what is no data works on a session"),
             };
             let mut spans: Vec<Span> = Vec::new();
             let (_, args) = Reader::new(&queued.words).words(&mut spans);

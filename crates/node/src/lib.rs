@@ -19,16 +19,17 @@ pub mod commands;
 mod context;
 pub mod core;
 pub mod core_messages;
+mod debug_replies;
 #[doc(hidden)]
 pub mod defect;
 mod dispatch;
 pub mod event;
 mod exec;
-pub(crate) mod followers;
+mod followers;
 mod founding;
 pub mod frame;
 pub mod group;
-pub(crate) mod group_seed;
+mod group_seed;
 pub mod group_status;
 pub mod guilt;
 mod happenings;
@@ -37,12 +38,13 @@ mod ids;
 mod invalidation_barrier;
 pub mod invitation;
 mod keyspace_queries;
+mod known;
 pub mod landscape;
 mod levels;
 pub mod limits;
 pub mod lives;
 mod locks;
-pub(crate) mod lookup;
+mod lookup;
 mod moments;
 mod monitor;
 mod neighbours;
@@ -52,16 +54,16 @@ mod output;
 pub mod parameters;
 pub mod pubsub;
 mod quorum;
-pub(crate) mod redaction;
+mod redaction;
 mod redirect;
 mod redirected;
-pub(crate) mod refusals;
+mod refusals;
 mod relay;
 mod replica_reads;
 mod replication_wait;
 mod reports;
 mod request_ids;
-pub(crate) mod requests;
+mod requests;
 mod reserved;
 pub mod router;
 pub mod scripts;
@@ -78,10 +80,12 @@ pub mod tracking;
 pub mod transaction;
 mod undelivered;
 mod validate;
-pub(crate) mod wait_queues;
+mod wait_queues;
 mod whereabouts;
 mod wire;
 mod write_set;
+
+use std::sync::LazyLock;
 
 pub use keyspace::DatabaseKey;
 pub use message::{GatewayId, TransactionId, entry, libraries, roster, slots};
@@ -91,3 +95,7 @@ pub use stats::metrics;
 
 pub use crate::core::Core;
 pub use event::*;
+
+/// Every command by its name. What counts and permits commands is below their records, which name their handlers; both
+/// meet here.
+static CATALOG: LazyLock<catalog::Catalog> = LazyLock::new(|| catalog::Catalog::new(&commands::source()));

@@ -3,7 +3,8 @@
 use command::Refusal;
 use resp::Args;
 
-use crate::commands::{self, Known};
+use crate::catalog::catalog;
+use crate::known::Known;
 
 /// Finds a request's command, or says in Redis's words that there is none.
 #[inline]
@@ -18,22 +19,17 @@ pub(crate) fn lookup(args: Args<'_>) -> Result<Known, Refusal> {
         }
         // MEMORY has subcommands of both kinds.
     }
-    let Some(command) = commands::find(name) else {
+    let Some(command) = catalog().find_control(name) else {
         return Err(if keyspace::find(name).is_some() { unknown_subcommand(args) } else { unknown_command(args) });
     };
-    if command.subcommands.is_empty() || args.len() == 1 {
+    if !command.has_subcommands() || args.len() == 1 {
         return Ok(Known::Control(command));
     }
     let word = args.at(1);
     command
-        .subcommands
-        .iter()
-        .find(|subcommand| subcommand.name.as_bytes().eq_ignore_ascii_case(word))
+        .subcommand(word)
         .map(Known::Control)
-        .ok_or_else(|| {
-            let instead = command.body.instead_of(word);
-            instead.map_or_else(|| unknown_subcommand(args), Refusal::new)
-        })
+        .ok_or_else(|| command.instead_of(word).map_or_else(|| unknown_subcommand(args), Refusal::new))
 }
 
 pub(crate) fn unknown_command(args: Args<'_>) -> Refusal {

@@ -4,16 +4,13 @@
 
 use std::sync::Arc;
 
-use crate::context::Context;
-use crate::core_messages::CoreMessage;
 use crate::ids::{CoreId, SessionId};
-use crate::output::Outbox;
 
 /// Which sessions of this core watch, and which cores have such sessions.
 #[derive(Debug, Default)]
 pub struct Monitors {
     pub(crate) sessions: Vec<SessionId>,
-    cores: Vec<bool>,
+    pub(crate) cores: Vec<bool>,
     is_watched: bool,
 }
 
@@ -67,12 +64,6 @@ pub(crate) fn line<'a>(unix_ms: i64, database: u16, by: &str, words: impl Iterat
     }
     line.extend_from_slice(b"\r\n");
     line.into()
-}
-
-pub(crate) fn show_line(line: &Arc<[u8]>, context: &Context, outbox: &mut Outbox) {
-    for (core, _) in (0..).zip(&context.monitors.cores).filter(|(_, watches)| **watches) {
-        outbox.push(context.core, CoreId(core), CoreMessage::Monitored(Arc::clone(line)));
-    }
 }
 
 /// Appends a word in quotes, readable whatever it holds.

@@ -2,7 +2,7 @@
 
 mod blocking;
 mod caches;
-mod monitor;
+pub(crate) mod monitor;
 
 use consensus::Message;
 use keyspace::{DataCommand, Notice};
@@ -10,7 +10,6 @@ use message::TransactionId;
 use resp::{Args, Protocol, Writer};
 use stdx::UnixMillis;
 
-use crate::commands::Known;
 use crate::context::Context;
 use crate::core_messages::{CoreMessage, Envelope, Piece};
 use crate::entry::put_words;
@@ -18,6 +17,7 @@ use crate::event::Action;
 use crate::group::proof::{Committed, Observed, Proof};
 use crate::ids::{CoreId, GroupId, Lane, Level, NodeId};
 use crate::invalidation_barrier::Withheld;
+use crate::known::Known;
 use crate::pubsub::message::Published;
 use crate::requests::{Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, RequestBody, Step};
 use crate::session::Sessions;

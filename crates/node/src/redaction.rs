@@ -2,7 +2,7 @@
 
 use resp::Args;
 
-use crate::commands::Known;
+use crate::known::Known;
 
 /// True for a word that is a password.
 pub(crate) fn is_secret(known: Known, args: Args<'_>, place: usize) -> bool {

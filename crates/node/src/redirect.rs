@@ -5,9 +5,10 @@ use keyspace::Body;
 use resp::Args;
 use stdx::slot::{Slot, slot_of};
 
-use crate::commands::{Known, master_of_this};
+use crate::commands::{Record, master_of_this};
 use crate::context::Context;
 use crate::ids::{GroupId, NodeId};
+use crate::known::Known;
 
 /// The one slot of a command's keys; `None` if it has no keys.
 ///
@@ -28,9 +29,9 @@ pub fn slot_of_keys<Body>(command: &Command<Body>, args: Args<'_>) -> Result<Opt
 
 /// The same for any request: watched keys are keys, and so are those that a script declares.
 pub fn slot_of_request(known: Known, args: Args<'_>) -> Result<Option<Slot>, Refusal> {
-    match known {
-        Known::Data(command) => slot_of_keys(command, args),
-        Known::Control(command) => slot_of_keys(command, args),
+    match known.record() {
+        Record::Data(command) => slot_of_keys(command, args),
+        Record::Control(command) => slot_of_keys(command, args),
     }
 }
 

@@ -11,8 +11,8 @@
 use resp::{Protocol, Span};
 use stdx::slot::slot_of;
 
-use crate::commands::Known;
 use crate::entry::{Reader, RequestId};
+use crate::known::Known;
 use crate::lookup::lookup;
 use crate::scripts::invocation::Invocation;
 use crate::slots::SlotMap;
@@ -94,5 +94,5 @@ impl Work {
 
 /// True for CLIENT REQUESTID.
 pub(crate) fn is_naming(known: Known) -> bool {
-    matches!(known, Known::Control(command) if command.name == "requestid")
+    matches!(known, Known::Control(command) if command.name() == "requestid")
 }

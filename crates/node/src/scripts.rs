@@ -6,6 +6,7 @@
 //! and a part of it at each turn. Nothing of a script that does not end is ever seen.
 
 pub(crate) mod invocation;
+pub(crate) mod naming;
 pub(crate) mod on_copies;
 pub(crate) mod overlay;
 pub(crate) mod route;
@@ -21,10 +22,10 @@ use stdx::Duration;
 
 use crate::acl::Denial;
 use crate::blocking::lay_out;
-use crate::commands::Known;
 use crate::entry::{Reader, put_words};
 use crate::event::Action;
 use crate::ids::Level;
+use crate::known::Known;
 use crate::levels::{body_at, check_form};
 use crate::limits;
 use crate::pubsub::message::Published;
@@ -164,7 +165,7 @@ fn permit_known(
             // What the log would not do is not promised to a script.
             Ok(Permitted::Data(body_at(circumstances.level, command)))
         }
-        Known::Control(command) => match command.name {
+        Known::Control(command) => match command.name() {
             "select" => {
                 let number = std::str::from_utf8(args.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
                 Ok(Permitted::Select(match number.map(u16::try_from) {
@@ -179,7 +180,7 @@ fn permit_known(
             "wait" => Ok(Permitted::Wait),
             "waitaof" => Ok(Permitted::WaitAof),
             "publish" | "spublish" if invocation.is_read_only => Err(Refusal::new(READ_ONLY)),
-            "publish" | "spublish" => Ok(Permitted::Publish { is_shard: command.name == "spublish" }),
+            "publish" | "spublish" => Ok(Permitted::Publish { is_shard: command.name() == "spublish" }),
             "protocol" if circumstances.may_debug => Ok(Permitted::Sample),
             "sleep" if circumstances.may_debug => Ok(Permitted::Sleep),
             _ => Err(Refusal::new(NOT_ALLOWED)),
@@ -217,7 +218,7 @@ impl Permitted {
                 writer.integer(0);
             }
             // No time passes within a script; who hears of its end hears so much later.
-            Self::Sleep => match crate::commands::sleep_duration(args) {
+            Self::Sleep => match crate::debug_replies::sleep_duration(args) {
                 Ok(duration) => {
                     asides.actions.push(Action::Sleep { duration });
                     writer.ok();
@@ -232,7 +233,7 @@ impl Permitted {
                 writer.integer(0);
             }
             Self::Sample => {
-                if let Err(refusal) = crate::commands::write_sample(args, writer) {
+                if let Err(refusal) = crate::debug_replies::write_sample(args, writer) {
                     writer.error(refusal.text());
                 }
             }

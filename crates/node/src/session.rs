@@ -5,6 +5,7 @@
 
 pub(crate) mod composition;
 mod parts;
+pub(crate) mod queued;
 pub(crate) mod ticket;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,13 +17,14 @@ use stdx::Instant;
 
 use crate::acl::User;
 use crate::blocking::Waiting;
-use crate::commands::{Known, Queued};
 use crate::entry::{Durability, Watch};
 use crate::followers::Follower;
 use crate::group::proof::{Committed, Observed, Proof};
 use crate::ids::{GroupId, Now, Peer, SessionId};
+use crate::known::Known;
 use crate::optimism::Optimism;
 use crate::session::composition::Composition;
+use crate::session::queued::Queued;
 use crate::session::ticket::{OwnTicket, OwnWord};
 use crate::settings::{OutputLimit, OutputLimits};
 use crate::stats::calls::{Asked, Calls};
@@ -323,6 +325,12 @@ impl Session {
     /// Name of the last command as CLIENT LIST shows it.
     pub fn last_command_name(&self) -> std::borrow::Cow<'static, str> {
         self.last_command.map_or("NULL".into(), |(known, container)| catalog::full_name(known, container))
+    }
+
+    /// True if it can be told news for its cache. A RESP2 session understands them only where it listens to channels,
+    /// and only news of others.
+    pub(crate) fn can_be_told_news(&self, is_redirected: bool) -> bool {
+        self.protocol() == Protocol::Resp3 || (is_redirected && self.is_subscribed())
     }
 
     /// True if the keys that its next command reads must be remembered.

@@ -6,7 +6,8 @@ use resp::Args;
 
 use super::{Selector, User};
 use crate::catalog::{catalog, container_of, full_name};
-use crate::commands::{Known, reads_every_key};
+use crate::commands::reads_every_key;
+use crate::known::Known;
 
 /// What a user was not allowed, in ascending order of what is told when selectors disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -145,11 +146,7 @@ impl Selector {
             if reads_every_key(container_of(known, args)) && !self.reads_every_key() {
                 return Err(Denied::Key(0));
             }
-            let keys = match known {
-                Known::Data(command) => command.keys,
-                Known::Control(command) => command.keys,
-            };
-            for spec in keys {
+            for spec in known.keys() {
                 self.check_keys(known, spec, args)?;
             }
         }

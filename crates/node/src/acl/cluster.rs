@@ -10,7 +10,7 @@ use std::sync::Arc;
 use message::parameters::{Pairs, Parameters, user_change};
 
 use super::{DEFAULT, User, Users, merge_selectors};
-use crate::commands::Change;
+use crate::acl::change::Change;
 
 /// What somebody wants to be so for the whole cluster.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@
 //! all of its keys and channels. Every core holds the same [`Users`]: changes are made on the first core and handed to
 //! all (see `commands::acl`), so that no two of them cross.
 
+pub(crate) mod change;
 mod check;
 mod cluster;
 mod log;

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::rules::{Wrong, has_blanks};
 use crate::catalog::{CATEGORIES, catalog};
-use crate::commands::Known;
 
 /// A pattern of keys, and what may be done to those that match.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -227,11 +226,7 @@ impl Selector {
         if argument.is_empty() || has_blanks(argument) || std::str::from_utf8(argument).is_err() {
             return Err(Wrong::Syntax);
         }
-        let has_subcommands = match entry.known {
-            Known::Data(command) => !command.subcommands.is_empty(),
-            Known::Control(command) => !command.subcommands.is_empty(),
-        };
-        if has_subcommands {
+        if entry.known.has_subcommands() {
             self.commands.set(place_of(name).ok_or(Wrong::Unknown)?, true);
             return Ok(());
         }

@@ -10,6 +10,7 @@ use command::{Flag, Refusal};
 use resp::{Args, Writer};
 
 use super::{Answer, ControlCommand, Local, Outcome, Question, container, local, node, number};
+use crate::acl::change::Change;
 use crate::acl::{Selector, User, Users, merge_logs};
 use crate::catalog::{CATEGORIES, catalog, container_of, full_name};
 use crate::core::Core;
@@ -233,20 +234,6 @@ fn dryrun(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome
 }
 
 // ---- changes ------------------------------------------------------------------------------------------------------
-
-/// A change of users, as it is put to the first core.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// These rules for this user.
-    Set {
-        /// Who.
-        name: Vec<u8>,
-        /// What.
-        rules: Vec<Vec<u8>>,
-    },
-    /// No such users any more.
-    Remove(Vec<Vec<u8>>),
-}
 
 fn setuser(_: &mut Local<'_>, args: Args<'_>) -> Result<Question, Refusal> {
     let name = args.at(2).to_vec();

@@ -4,8 +4,10 @@ use command::syntax::{Argument, ArgumentKind};
 use command::{Access, Begin, Command, Find, Flag, Group, KeySpec, Refusal, history};
 use resp::{Args, Writer};
 
-use super::{COMMANDS, ControlCommand, Known, Outcome, container, find, local};
+use super::record::Record;
+use super::{COMMANDS, ControlCommand, Outcome, container, find, local};
 use crate::acl::used_notes;
+use crate::known::Known;
 
 const FLAGS: &[Flag] = &[Flag::Loading, Flag::Stale];
 const TIPS: &[&str] = &["nondeterministic_output_order"];
@@ -38,7 +40,7 @@ const fn describe(name: &'static str, arity: i32, run: super::Run) -> ControlCom
 fn all() -> Vec<Known> {
     let is_described = |command: &&&keyspace::DataCommand| find(command.name.as_bytes()).is_none();
     let data = keyspace::COMMANDS.iter().filter(is_described).map(|command| Known::Data(command));
-    data.chain(COMMANDS.iter().map(|command| Known::Control(command))).collect()
+    data.chain(COMMANDS.iter().map(|command| Known::Control(*command))).collect()
 }
 
 /// Subcommands of a container of both kinds that are commands on data: MEMORY USAGE.
@@ -51,15 +53,16 @@ fn subcommands_on_data(name: &str) -> &'static [keyspace::DataCommand] {
 fn find_any(name: &[u8]) -> Option<Described> {
     let mut parts = name.splitn(2, |byte| *byte == b'|');
     let first = parts.next()?;
-    let known = find(first).map(Known::Control).or_else(|| keyspace::find(first).map(Known::Data))?;
+    let known =
+        find(first).map(|command| Known::Control(command)).or_else(|| keyspace::find(first).map(Known::Data))?;
     let Some(word) = parts.next() else { return Some(Described { known, container: None }) };
     let is_it = |name: &str| name.as_bytes().eq_ignore_ascii_case(word);
     let (known, container) = match known {
         Known::Data(command) => (Known::Data(command.subcommands.iter().find(|sub| is_it(sub.name))?), command.name),
         Known::Control(command) => {
-            let control = command.subcommands.iter().find(|sub| is_it(sub.name)).map(Known::Control);
-            let on_data = subcommands_on_data(command.name).iter().find(|sub| is_it(sub.name)).map(Known::Data);
-            (control.or(on_data)?, command.name)
+            let control = command.subcommand(word.as_ref()).map(Known::Control);
+            let on_data = subcommands_on_data(command.name()).iter().find(|sub| is_it(sub.name)).map(Known::Data);
+            (control.or(on_data)?, command.name())
         }
     };
     Some(Described { known, container: Some(container) })
@@ -108,9 +111,9 @@ fn write_info(known: Known, writer: &mut Writer) {
 }
 
 fn write_described(described: &Described, writer: &mut Writer) {
-    match described.known {
-        Known::Data(command) => write_command(command, described.container, &[], writer),
-        Known::Control(command) => {
+    match described.known.record() {
+        Record::Data(command) => write_command(command, described.container, &[], writer),
+        Record::Control(command) => {
             let on_data = if described.container.is_none() { subcommands_on_data(command.name) } else { &[] };
             write_command(command, described.container, on_data, writer);
         }
@@ -215,9 +218,9 @@ fn flag_name(flag: Flag) -> &'static str {
 
 /// The categories of access control that a command is in.
 pub(crate) fn categories_of(known: Known) -> Vec<&'static str> {
-    match known {
-        Known::Data(command) => categories(command),
-        Known::Control(command) => categories(command),
+    match known.record() {
+        Record::Data(command) => categories(command),
+        Record::Control(command) => categories(command),
     }
 }
 
@@ -400,9 +403,9 @@ fn list(_: &mut super::Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcom
     };
     let mut names = Vec::new();
     for known in all() {
-        match known {
-            Known::Data(command) => list_names(command, None, &passes, &mut names),
-            Known::Control(command) => {
+        match known.record() {
+            Record::Data(command) => list_names(command, None, &passes, &mut names),
+            Record::Control(command) => {
                 list_names(command, None, &passes, &mut names);
                 for subcommand in subcommands_on_data(command.name) {
                     list_names(subcommand, Some(command.name), &passes, &mut names);
@@ -441,9 +444,9 @@ const DOCS: ControlCommand = ControlCommand {
         };
         writer.map(described.len());
         for Described { known, container } in described {
-            match known {
-                Known::Data(command) => write_docs(command, container, &[], writer),
-                Known::Control(command) => {
+            match known.record() {
+                Record::Data(command) => write_docs(command, container, &[], writer),
+                Record::Control(command) => {
                     let on_data = if container.is_none() { subcommands_on_data(command.name) } else { &[] };
                     write_docs(command, container, on_data, writer);
                 }
@@ -642,10 +645,7 @@ fn keys_of(args: Args<'_>) -> Result<KeysAndFlags, Refusal> {
     if !known.accepts(args.len()) {
         return Err(Refusal::new("ERR Invalid number of arguments specified for command"));
     }
-    let specs = match known {
-        Known::Data(command) => command.keys,
-        Known::Control(command) => command.keys,
-    };
+    let specs = known.keys();
     let keys = collect_keys(known, specs, args);
     match keys {
         None => Err(Refusal::new("ERR The command has no key arguments")),

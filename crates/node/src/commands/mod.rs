@@ -20,14 +20,14 @@ mod migrate;
 mod overview;
 mod pubsub;
 pub(crate) mod question;
+mod record;
 mod replication;
 mod scripting;
 mod server;
 mod tracking;
 mod transactions;
 
-use command::{Command, Flag, Index, Refusal};
-use keyspace::DataCommand;
+use command::{Command, Index, Refusal};
 use resp::{Args, Writer};
 use stdx::Duration;
 use stdx::slot::Slot;
@@ -36,11 +36,11 @@ use crate::context::Context;
 use crate::core::Core;
 use crate::event::Action;
 use crate::ids::{Now, SessionId};
+use crate::known::Known;
 use crate::session::Session;
 use crate::session::ticket::OwnTicket;
-use crate::stats::calls::Asked;
 
-pub use acl::Change;
+pub use crate::acl::change::Change;
 pub(crate) use acl::may_keep_listening;
 pub(crate) use changes::{
     XREAD as XREAD_CHANGES, is_xread as is_xread_of_changes, permission as changes_permission, reads_every_key,
@@ -48,12 +48,12 @@ pub(crate) use changes::{
 pub(crate) use cluster::{info_text as cluster_info_text, master_of_this};
 pub use connection::REDIS_VERSION;
 pub(crate) use connection::{describe, selected};
-pub(crate) use debug::{sleep_duration, write_sample};
 pub(crate) use describe::categories_of;
 pub(crate) use info::{fields as info_fields, hottest_per_mille, total_calls, total_errors, total_times};
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
+pub(crate) use record::{Record, source};
 
-pub use crate::scripts::route::{Changing, Naming, Running};
+pub use crate::scripts::naming::{Changing, Naming, Running};
 
 /// What runs a control command.
 #[derive(Debug)]
@@ -196,78 +196,6 @@ impl Local<'_> {
             self.core.note_slow(self.session);
         }
         result
-    }
-}
-
-/// A command of either kind.
-#[derive(Clone, Copy, Debug)]
-pub enum Known {
-    /// On data.
-    Data(&'static DataCommand),
-    /// On the session or the node.
-    Control(&'static ControlCommand),
-}
-
-/// A command queued by MULTI.
-#[derive(Debug)]
-pub struct Queued {
-    /// Which.
-    pub command: Known,
-    /// Its words, laid out by `entry::put_words` with the database selected when it was queued.
-    pub words: Vec<u8>,
-    /// What it counts as.
-    pub(crate) asked: Asked,
-    /// Why it is not carried out after all: its user may no longer do it.
-    pub refusal: Option<String>,
-}
-
-impl Known {
-    /// True if it has this flag.
-    pub fn has(self, flag: Flag) -> bool {
-        match self {
-            Self::Data(command) => command.has(flag),
-            Self::Control(command) => command.has(flag),
-        }
-    }
-
-    /// True if a request of so many words has the right number.
-    pub fn accepts(self, words: usize) -> bool {
-        match self {
-            Self::Data(command) => command.accepts(words),
-            Self::Control(command) => command.accepts(words),
-        }
-    }
-
-    /// How a script is named, and whether it may write nothing, if this runs one.
-    pub fn script_naming(self) -> Option<(Naming, bool)> {
-        match self {
-            Self::Control(ControlCommand { body: Body::Script { naming, is_read_only }, .. }) => {
-                Some((*naming, *is_read_only))
-            }
-            _ => None,
-        }
-    }
-
-    /// True if it is carried out where the data is.
-    pub fn works_on_data(self) -> bool {
-        matches!(self, Self::Data(_)) || self.script_naming().is_some()
-    }
-
-    /// Where its record lies: no two commands have the same.
-    #[inline]
-    pub(crate) fn address(self) -> usize {
-        match self {
-            Self::Data(command) => std::ptr::from_ref(command).addr(),
-            Self::Control(command) => std::ptr::from_ref(command).addr(),
-        }
-    }
-
-    /// Its name; a subcommand's own word only.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Data(command) => command.name,
-            Self::Control(command) => command.name,
-        }
     }
 }
 
@@ -538,15 +466,15 @@ const fn plain(name: &'static str, arity: i32, body: Body) -> ControlCommand {
     }
 }
 
-const fn local(name: &'static str, arity: i32, run: Run) -> ControlCommand {
+pub(crate) const fn local(name: &'static str, arity: i32, run: Run) -> ControlCommand {
     plain(name, arity, Body::Local(run))
 }
 
-const fn node(name: &'static str, arity: i32, ask: Ask, join: JoinAnswers) -> ControlCommand {
+pub(crate) const fn node(name: &'static str, arity: i32, ask: Ask, join: JoinAnswers) -> ControlCommand {
     plain(name, arity, Body::Node { ask, join })
 }
 
-const fn container(name: &'static str) -> ControlCommand {
+pub(crate) const fn container(name: &'static str) -> ControlCommand {
     plain(name, -2, Body::Container(&[]))
 }
 
@@ -576,7 +504,7 @@ fn sum_counts(answers: Vec<Answer>) -> u64 {
 }
 
 /// A whole number as clients write it.
-fn number(word: &[u8]) -> Option<i64> {
+pub(crate) fn number(word: &[u8]) -> Option<i64> {
     std::str::from_utf8(word).ok().filter(|text| !text.starts_with('+'))?.parse().ok()
 }
 

@@ -8,7 +8,7 @@ use resp::Protocol;
 use script::Script;
 use stdx::{Duration, UnixMillis};
 
-use super::acl::Change;
+use crate::acl::change::Change;
 use crate::acl::{LogEntry, Users};
 use crate::blocking::WaitEnd;
 use crate::event::UsersFile;
@@ -17,7 +17,7 @@ use crate::ids::{CoreId, GroupId, NodeId};
 use crate::parameters::Pairs;
 use crate::pubsub::Kind;
 use crate::pubsub::message::Published;
-use crate::scripts::route::Running;
+use crate::scripts::naming::Running;
 use crate::stats::calls::Calls;
 use crate::stats::counters::{SlowEntry, Statistics};
 use crate::stats::hot::{Hot, HotKeys, Plan};

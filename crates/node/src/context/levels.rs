@@ -4,9 +4,9 @@ use command::Refusal;
 use resp::Args;
 use stdx::Level;
 
-use crate::commands::Known;
 use crate::context::Context;
 use crate::event::Action;
+use crate::known::Known;
 use crate::levels::{HOME, check_form, leads_and_does_not_know, not_known};
 use crate::roster::Member;
 

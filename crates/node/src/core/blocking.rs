@@ -9,7 +9,6 @@ use resp::{Args, Span};
 use stdx::{Duration, Instant, Level};
 
 use crate::blocking::{Meaning, Stage, WaitEnd, Waiting, dollars, last_id, lay_out, with_id};
-use crate::commands::Known;
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::dispatch::{Groups, Next};
@@ -18,6 +17,7 @@ use crate::event::Action;
 use crate::group::proof::Proof;
 use crate::group::{Group, Standing};
 use crate::ids::{GroupId, Lane, SessionId};
+use crate::known::Known;
 use crate::reports::SourceFigures;
 use crate::requests::{Origin, Request, RequestBody};
 use crate::session::{Hold, Session};

@@ -78,7 +78,7 @@ impl Core {
                     CoreMessage::Redirected { session: redirect.session, news, from: (self.context.core, id) };
                 self.outbox.push(self.context.core, redirect.core, message);
             }
-            None if News::can_be_told(session, false) => {
+            None if session.can_be_told_news(false) => {
                 let limits = &self.context.settings.output_limits;
                 self.sessions.push_news(id, behind, limits, |writer| news.write(writer));
             }
@@ -93,7 +93,7 @@ impl Core {
             self.outbox.push(self.context.core, from.0, message);
             return;
         };
-        if News::can_be_told(session, true) {
+        if session.can_be_told_news(true) {
             self.sessions.push_news(id, None, &self.context.settings.output_limits, |writer| news.write(writer));
         }
     }

@@ -2,9 +2,9 @@
 
 use resp::{Args, Span};
 
-use crate::commands::Known;
 use crate::core::Core;
 use crate::entry::Reader;
+use crate::known::Known;
 use crate::relay::Purpose;
 use crate::requests::{Request, RequestBody};
 use crate::stats::calls::FarCalls;

@@ -3,11 +3,12 @@
 use command::Flag;
 use resp::Args;
 
-use crate::commands::Known;
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::ids::{CoreId, SessionId};
-use crate::monitor::{line, show_line};
+use crate::known::Known;
+use crate::monitor::line;
+use crate::output::monitor::show_line;
 use crate::redaction::is_secret;
 
 impl Core {

@@ -6,8 +6,8 @@ use message::parameters::{HOME, Pairs, Parameters, USERS_CHANGED, encode};
 use resp::{Protocol, Writer};
 
 use crate::acl::Wish;
+use crate::acl::change::Change;
 use crate::ask::{Joining, Pending};
-use crate::commands::Change;
 use crate::commands::question::{Answer, Question};
 use crate::context::Context;
 use crate::core::Core;

@@ -1,14 +1,16 @@
 //! Requests that name an id, by which their first reply is kept. See [`crate::request_ids`].
 
-use crate::commands::{self, Flow, Known};
+use command::{Flag, Refusal, Span as KeySpan};
+use keyspace::{BlockingTimeout, Body};
+use resp::Args;
+
+use crate::commands::{self, Flow, Record};
 use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::event::Action;
 use crate::ids::SessionId;
+use crate::known::Known;
 use crate::request_ids::is_naming;
-use command::{Flag, Refusal, Span as KeySpan};
-use keyspace::{BlockingTimeout, Body};
-use resp::Args;
 
 impl Core {
     /// A request with an id.
@@ -23,8 +25,8 @@ impl Core {
             let text = format!("ERR '{}' {why}", known.name());
             this.fail(id, &Refusal::new(text))
         };
-        match known {
-            Known::Control(command) => match command.body {
+        match known.record() {
+            Record::Control(command) => match command.body {
                 commands::Body::Script { .. } | commands::Body::Flow(Flow::Multi) => {
                     self.dispatch_control(id, command, args, actions)
                 }
@@ -32,10 +34,10 @@ impl Core {
                 _ => refuse(self, "cannot be given a request id: it changes no keys"),
             },
             // What only reads may be repeated.
-            Known::Data(command) if matches!(command.body, Body::Query(_)) => {
+            Record::Data(command) if matches!(command.body, Body::Query(_)) => {
                 self.dispatch_data(id, command, args, actions)
             }
-            Known::Data(command) => {
+            Record::Data(command) => {
                 let waits = command.has(Flag::Blocking)
                     && keyspace::blocking_timeout(command, args)
                         .is_ok_and(|timeout| !matches!(timeout, BlockingTimeout::None));

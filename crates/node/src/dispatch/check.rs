@@ -7,10 +7,11 @@ use resp::Args;
 use super::EXPELLED;
 use crate::acl::{Denial, LogEntry, Where};
 use crate::catalog::{container_of, full_name};
-use crate::commands::{self, Flow, Known};
+use crate::commands::{self, Flow};
 use crate::core::Core;
 use crate::entry::Reader;
 use crate::ids::{Room, SessionId};
+use crate::known::Known;
 use crate::refusals::{LOADING, READ_ONLY};
 use crate::{redirect, reserved, router};
 
@@ -40,7 +41,7 @@ impl Core {
         }
         if session.multi.is_some()
             && known.has(Flag::NoMulti)
-            && !matches!(known, Known::Control(command) if matches!(command.body, commands::Body::Flow(_)))
+            && !known.control().is_some_and(|command| matches!(command.body, commands::Body::Flow(_)))
         {
             return Err(Refusal::new("ERR Command not allowed inside a transaction"));
         }
@@ -145,7 +146,7 @@ impl Core {
         if !only_writes {
             return known.name() != "client";
         }
-        if !matches!(known, Known::Control(command) if matches!(command.body, commands::Body::Flow(Flow::Exec))) {
+        if !is_exec(known) {
             return self.may_change(known, args);
         }
         let multi = self.sessions.get(id).and_then(|session| session.multi.as_ref());
@@ -162,7 +163,7 @@ impl Core {
             (_, Some((naming, is_read_only))) => !is_read_only && self.script_may_write(naming, args),
             (Known::Data(command), None) => matches!(command.body, Body::Mutate(_)) || command.name == "pfcount",
             (Known::Control(command), None) => {
-                command.has(Flag::Write) || matches!(command.name, "publish" | "spublish")
+                command.has(Flag::Write) || matches!(command.name(), "publish" | "spublish")
             }
         }
     }
@@ -206,7 +207,7 @@ pub(super) fn passes_subscribed_mode(known: Known) -> bool {
         "quit",
         "reset",
     ];
-    matches!(known, Known::Control(command) if NAMES.contains(&command.name))
+    matches!(known, Known::Control(command) if NAMES.contains(&command.name()))
 }
 
 /// Commands that are carried out although a script has been running for long.
@@ -217,15 +218,17 @@ pub(super) fn passes_busy(known: Known, args: Args<'_>) -> bool {
     known.has(Flag::AllowBusy)
 }
 
+/// True for EXEC.
+pub(super) fn is_exec(known: Known) -> bool {
+    known.control().is_some_and(|command| matches!(command.body, commands::Body::Flow(Flow::Exec)))
+}
+
 /// Commands that act at once although MULTI has begun.
 pub(super) fn passes_multi(known: Known) -> bool {
-    match known {
-        Known::Data(_) => false,
-        Known::Control(command) => {
-            matches!(command.body, commands::Body::Flow(Flow::Multi | Flow::Exec | Flow::Discard | Flow::Watch))
-                || matches!(command.name, "quit" | "reset")
-        }
-    }
+    known.control().is_some_and(|command| {
+        matches!(command.body, commands::Body::Flow(Flow::Multi | Flow::Exec | Flow::Discard | Flow::Watch))
+            || matches!(command.name, "quit" | "reset")
+    })
 }
 
 /// True for the first words of a request, or of a header line, of HTTP that would be commands.

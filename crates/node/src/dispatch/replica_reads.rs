@@ -1,18 +1,17 @@
 //! Reads that the replica of this node answers within the bound of their client.
 
-use stdx::slot::slot_of;
-
 use command::{Flag, Span as KeySpan};
 use keyspace::{Body, DataCommand};
 use resp::{Args, Span};
+use stdx::slot::slot_of;
 
 use super::{Groups, Next, lookup};
-use crate::commands::Known;
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::entry::{Reader, put_words};
 use crate::event::Action;
 use crate::ids::{GroupId, SessionId};
+use crate::known::Known;
 use crate::replica_reads::ReplicaRead;
 use crate::requests::{Origin, Request, RequestBody};
 use crate::session::{Hold, NotedRead};

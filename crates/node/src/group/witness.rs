@@ -8,7 +8,7 @@ use resp::Args;
 use state::{CommandRun, Effects, ExecRun, Imports, Meter};
 
 use super::{Committed, Waiter};
-use crate::commands::Known;
+use crate::known::Known;
 use crate::output::Output;
 use crate::stats::cost::{Cost, Measure};
 use crate::stats::timing::Watch;

@@ -3,10 +3,10 @@
 use command::Refusal;
 use resp::Args;
 
-use crate::commands::Known;
 use crate::core::Core;
 use crate::entry::Reader;
 use crate::ids::{GroupId, SessionId};
+use crate::known::Known;
 use crate::lookup::lookup;
 use crate::quorum::Answerable;
 use crate::replica_reads;

@@ -12,7 +12,7 @@ use script::{Engine, Flags, Library, Script, Task};
 use stdx::Instant;
 
 use crate::acl::{LogEntry, User, Where};
-use crate::commands::{self, Body, ControlCommand, Known};
+use crate::commands::{self, Body, ControlCommand};
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::dispatch::{Groups, Next};
@@ -22,44 +22,21 @@ use crate::group::Standing;
 use crate::group::in_place::Run;
 use crate::group::proof::{Committed, Proof};
 use crate::ids::{CoreId, GroupId, Now, Room, SessionId};
+use crate::known::Known;
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
 use crate::output::Output;
 use crate::quorum::Answerable;
 use crate::refusals::{LEADER_LOST, NO_REPLICAS, READ_ONLY, no_room};
 use crate::relay::Purpose;
 use crate::request_ids::Named;
-use crate::requests::Declined;
-use crate::requests::{DeclinedScript, Origin, Request, RequestBody, ScriptRequest};
+use crate::requests::{Declined, DeclinedScript, Origin, Request, RequestBody, ScriptRequest};
 use crate::scripts::invocation::{Code, Invocation};
+use crate::scripts::naming::{Changing, Naming, Running};
 use crate::scripts::on_copies::{Computation, Computed, Means};
 use crate::scripts::{Asides, Circumstances};
 use crate::session::{Hold, Session};
 use crate::transaction::{Progress, Work};
 use crate::{limits, router};
-
-/// How a script is named by the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Naming {
-    /// By its text.
-    Text,
-    /// By its SHA-1.
-    Digest,
-    /// As a function of a library.
-    Function,
-}
-
-/// How to change libraries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Changing {
-    /// FUNCTION LOAD
-    Load,
-    /// FUNCTION DELETE
-    Delete,
-    /// FUNCTION FLUSH
-    Flush,
-    /// FUNCTION RESTORE
-    Restore,
-}
 
 /// What a core needs to run scripts.
 #[derive(Default)]
@@ -103,19 +80,6 @@ struct Job {
     is_told: bool,
     name: String,
     words: Vec<Vec<u8>>,
-}
-
-/// A script that is running.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Running {
-    /// Its name.
-    pub name: String,
-    /// The command that called it.
-    pub words: Vec<Vec<u8>>,
-    /// Milliseconds since it began.
-    pub duration_ms: u64,
-    /// True for a function.
-    pub is_function: bool,
 }
 
 impl Runner {

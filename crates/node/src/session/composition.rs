@@ -3,8 +3,8 @@
 use command::Refusal;
 use resp::Writer;
 
-use crate::commands::Queued;
 use crate::group::proof::Proof;
+use crate::session::queued::Queued;
 use crate::session::ticket::OwnTicket;
 
 /// A transaction with control commands, and with data commands that are under way or done.

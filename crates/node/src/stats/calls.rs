@@ -9,9 +9,9 @@ use resp::Args;
 use stdx::leb128;
 
 use crate::catalog::{catalog, container_of, full_name};
-use crate::commands::Known;
 use crate::entry::put_bytes;
 use crate::frame;
+use crate::known::Known;
 use crate::stats::hot::Load;
 
 /// What a request counts as: the place of its command in the catalog, and a mark or two.

@@ -6,8 +6,8 @@ use resp::Args;
 use state::Meter;
 use stdx::{Duration, leb128};
 
-use crate::commands::Known;
 use crate::entry::put_bytes;
+use crate::known::Known;
 use crate::stats::timing::{Timings, Watch};
 
 /// What a request has taken. Of one that has been carried out before nothing is known.

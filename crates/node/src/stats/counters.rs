@@ -3,7 +3,7 @@
 use keyspace::Lookups;
 use stdx::Instant;
 
-use crate::commands::Known;
+use crate::known::Known;
 use crate::redaction::is_secret;
 
 /// Counters of one core since its start, and what they are derived from. Nothing replicated depends on them.

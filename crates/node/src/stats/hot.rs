@@ -17,7 +17,7 @@ use resp::Args;
 use stdx::slot::slot_of;
 use stdx::{Prng, UnixMillis};
 
-use crate::commands::Known;
+use crate::known::Known;
 
 pub use recent::HotKeys;
 pub(crate) use recent::Recent;
@@ -204,10 +204,7 @@ fn keys_of<'a>(known: Known, args: Args<'a>) -> (Vec<&'a [u8]>, usize) {
             }
         }
     };
-    match known {
-        Known::Data(command) => command.for_each_key(args, visit),
-        Known::Control(command) => command.for_each_key(args, visit),
-    }
+    known.for_each_key(args, visit);
     (keys, key_count)
 }
 

@@ -19,7 +19,7 @@ use resp::Args;
 use stdx::{Duration, Instant, UnixMillis};
 
 use crate::catalog::{catalog, container_of, full_name};
-use crate::commands::Known;
+use crate::known::Known;
 use crate::limits::{HEAVY_WORK_COUNT_MAX, HEAVY_WORK_MIN};
 use crate::settings::Settings;
 use crate::stats::counters::{SlowEntry, shorten};
@@ -127,7 +127,7 @@ impl Timings {
         let is_constant = |known: Known| match known {
             Known::Data(command) => command.complexity == "O(1)",
             // What they do on the side is not always told.
-            Known::Control(command) => command.complexity == "O(1)" && command.has(Flag::Fast),
+            Known::Control(command) => command.complexity() == "O(1)" && command.has(Flag::Fast),
         };
         let timing = |known: Known| Timing {
             known,

@@ -7,7 +7,6 @@ use resp::{Protocol, Writer};
 
 use crate::ids::CoreId;
 use crate::requests::Claim;
-use crate::session::Session;
 
 /// News for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,13 +18,7 @@ pub enum News {
 }
 
 impl News {
-    /// Writes it as the session reads it. A RESP2 session understands it only where it listens to channels, and only
-    /// news of others. False if it cannot be told.
-    pub(crate) fn can_be_told(session: &Session, is_redirected: bool) -> bool {
-        session.protocol() == Protocol::Resp3 || (is_redirected && session.is_subscribed())
-    }
-
-    /// Writes it. See [`News::can_be_told`].
+    /// Writes it, for a session that can be told it.
     pub(crate) fn write(&self, writer: &mut Writer) {
         if writer.protocol() == Protocol::Resp3 {
             writer.push(2);

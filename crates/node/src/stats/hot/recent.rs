@@ -13,7 +13,7 @@ use resp::Args;
 use stdx::{Prng, UnixMillis};
 
 use super::{Weights, keys_of};
-use crate::commands::Known;
+use crate::known::Known;
 
 /// Of short calls one in so many is looked at.
 const QUICK_RATIO: u64 = 256;
