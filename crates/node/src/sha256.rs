@@ -1,64 +1,10 @@
 //! SHA-256 (FIPS 180-4), for passwords. They are kept as digests, in the form in which Redis keeps them.
 
-/// The first 32 bits of the fractional parts of the cube roots of the first 64 primes.
-const K: [u32; 64] = [
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98,
-    0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786,
-    0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d, 0xb00327c8,
-    0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13,
-    0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819,
-    0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a,
-    0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7,
-    0xc67178f2,
-];
+use sha2::{Digest, Sha256};
 
 /// The digest of a message.
 pub fn sha256(message: &[u8]) -> [u8; 32] {
-    // The first 32 bits of the fractional parts of the square roots of the first 8 primes.
-    let mut state: [u32; 8] =
-        [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
-    let mut blocks = message.chunks_exact(64);
-    for block in &mut blocks {
-        compress(&mut state, block);
-    }
-    let rest = blocks.remainder();
-    let mut last = [0; 128];
-    last[..rest.len()].copy_from_slice(rest);
-    last[rest.len()] = 0x80;
-    let end = if rest.len() < 56 { 64 } else { 128 };
-    last[end - 8..end].copy_from_slice(&(message.len() as u64 * 8).to_be_bytes());
-    last[..end].chunks_exact(64).for_each(|block| compress(&mut state, block));
-    let mut digest = [0; 32];
-    for (bytes, word) in digest.chunks_exact_mut(4).zip(state) {
-        bytes.copy_from_slice(&word.to_be_bytes());
-    }
-    digest
-}
-
-fn compress(state: &mut [u32; 8], block: &[u8]) {
-    let mut words = [0; 64];
-    for (word, bytes) in words.iter_mut().zip(block.chunks_exact(4)) {
-        *word = u32::from_be_bytes(bytes.try_into().expect("four bytes"));
-    }
-    for at in 16..64 {
-        let (before, after) = (words[at - 15], words[at - 2]);
-        let small = before.rotate_right(7) ^ before.rotate_right(18) ^ (before >> 3);
-        let great = after.rotate_right(17) ^ after.rotate_right(19) ^ (after >> 10);
-        words[at] = words[at - 16].wrapping_add(small).wrapping_add(words[at - 7]).wrapping_add(great);
-    }
-    let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *state;
-    for (word, constant) in words.iter().zip(K) {
-        let great = e.rotate_right(6) ^ e.rotate_right(11) ^ e.rotate_right(25);
-        let choice = (e & f) ^ (!e & g);
-        let first = h.wrapping_add(great).wrapping_add(choice).wrapping_add(constant).wrapping_add(*word);
-        let small = a.rotate_right(2) ^ a.rotate_right(13) ^ a.rotate_right(22);
-        let majority = (a & b) ^ (a & c) ^ (b & c);
-        let second = small.wrapping_add(majority);
-        (h, g, f, e, d, c, b, a) = (g, f, e, d.wrapping_add(first), c, b, a, first.wrapping_add(second));
-    }
-    for (word, more) in state.iter_mut().zip([a, b, c, d, e, f, g, h]) {
-        *word = word.wrapping_add(more);
-    }
+    Sha256::digest(message).into()
 }
 
 /// Bytes as lower-case hexadecimal digits.
