@@ -144,9 +144,18 @@ impl Core {
         roster.parent(group).is_some() || roster.founders(group).is_some_and(|voters| voters.contains(&node.0))
     }
 
-    /// True if the replica of a group is going to begin when the one of another group, which is behind, has applied the
-    /// split: until then it hears nobody, and says nothing.
+    /// True if the replica of a group takes no part: it hears nobody, and says nothing.
+    ///
+    /// One that begins with a split waits until the replica of the other group, which is behind, has applied that. One
+    /// that was given up since the group was merged is not filled again: its leader may not have heard of that, and
+    /// would give it a checkpoint from before the end. With enough of them the group would go on without its end. For
+    /// the same reason an empty replica waits until this node knows the cluster.
     pub(crate) fn stays_out(&mut self, group: GroupId) -> bool {
+        let roster = &self.context.roster;
+        let may_be_gone = roster.is_gone(group) || roster.is_empty() && group != GroupId(0);
+        if may_be_gone && self.group_mut(group).is_some_and(|group| group.is_vacant()) {
+            return true;
+        }
         let Some(parent) = self.context.roster.parent(group) else { return false };
         let is_here = self.context.routes.get(parent.0 as usize).is_some_and(|route| route.is_here);
         is_here

@@ -126,7 +126,8 @@ impl Group {
             // One that has lost what it had is filled again, unless the others did without it since.
             self.vacancy.is_let_go |=
                 self.loss.commit > 0 && !group_status.has(self.node) && group_status.applied > self.loss.commit;
-            if !self.is_vacating() {
+            // It is not filled again when the group has gone.
+            if !self.is_vacating() && !output.context.roster.is_gone(self.id) {
                 if !group_status.has(self.node) {
                     // It may have been a member for a while, and been given nothing.
                     self.replica.begin_another_life();

@@ -39,6 +39,9 @@ const SETTLED_MAX: u64 = LOCK_MAX + ns(limits::LOCK_WAIT_RENEWAL) + ns(limits::R
 /// transactions is forgotten.
 const MERGES_MAX: u64 = 120 * SECOND;
 
+/// Within this time after a group has gone, every node has heard of it and given up its replica.
+const BURIED_MAX: u64 = 2 * ns(limits::GONE_PATIENCE);
+
 /// The longest that a lease is believed in which a clock at half speed measures.
 pub(super) const UNSOUND_LEASE_MAX: u64 = 3 * SECOND;
 
@@ -78,6 +81,7 @@ impl Universe {
         if !self.live_until(deadline + MERGES_MAX, Self::has_finished_merges) {
             return self.fail_in_peace("and a group that is to go has not gone");
         }
+        let buried = self.now + BURIED_MAX;
         if !self.live_until(deadline + MERGES_MAX, Self::is_led) {
             return self.fail_in_peace("and a group has no leader");
         }
@@ -122,7 +126,7 @@ impl Universe {
             let reason = self.crowded_zone().unwrap_or_default();
             return self.fail(Invariant::Zoned, format!("{} s of peace, and {reason}", LIVENESS_MAX / SECOND));
         }
-        let has_converged = self.live_until(deadline + SETTLED_MAX, Self::has_converged);
+        let has_converged = self.live_until((deadline + SETTLED_MAX).max(buried), Self::has_converged);
         if has_converged && self.roster().is_some_and(|roster| roster.gone().next().is_some()) {
             self.probes.reach("a group was gone at the end");
         }

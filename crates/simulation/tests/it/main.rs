@@ -115,6 +115,18 @@ fn what_a_leader_without_a_lease_has_ended_is_forgotten() {
     assert_eq!(run(&growing).failure, None);
 }
 
+/// A group had been merged, and nodes had given up their replicas. Its last leader had not heard of that, and gave them
+/// its checkpoint from before the end: with enough of them the group went on as if it had not ended. In the other world
+/// the group was merged late, and nodes gave up their replicas after the time in which the world must be in order.
+#[test]
+fn a_group_that_was_merged_does_not_come_back() {
+    for (seed, liars) in [(3_006_452, true), (3_009_989, false)] {
+        let changes = !liars;
+        let growing = Plan { growth: true, liars, changes, moves: changes, ..plan(seed, 4, Durability::Always) };
+        assert_eq!(run(&growing).failure, None, "seed {seed}");
+    }
+}
+
 #[test]
 fn three_nodes_keep_their_word() {
     all_seen(0..10, 0, &["a log was recovered"], |seed| plan(seed, 3, Durability::Always));
