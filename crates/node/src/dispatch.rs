@@ -890,7 +890,12 @@ impl Core {
 
     /// What concerns the whole cluster is decided by the leader of group 0.
     fn dispatch_to_admin(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
-        if let Err(refusal) = self.context.check_admin(args.at(1)) {
+        // Its leader may know less of the cluster for a moment, but it decides.
+        let checked = match args.at(1).eq_ignore_ascii_case(b"failover") {
+            true => commands::groups_to_take_over(&self.context, self.context.node, args).map(|_| ()),
+            false => Ok(()),
+        };
+        if let Err(refusal) = checked.and_then(|()| self.context.check_admin(args.at(1))) {
             return self.reject(id, &refusal);
         }
         let answerable = match self.check_quorum(GroupId(0)) {

@@ -12,7 +12,7 @@ use resp::{Args, Writer};
 use stdx::slot::{SLOT_COUNT, Slot, slot_of};
 use stdx::{Duration, UnixMillis};
 
-use super::{Absent, Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node, number};
+use super::{Absent, Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node, number, plain};
 use crate::context::Context;
 use crate::ids::{GroupId, Lane, NodeId};
 use crate::limits::READ_STALENESS_MS_MAX;
@@ -139,6 +139,14 @@ pub(super) const CLUSTER: ControlCommand = ControlCommand {
             })
         },
         ControlCommand {
+            since: "3.0.0",
+            group: Group::Cluster,
+            summary: "Makes this node, which is shown as a replica, the preferred leader of what its master leads.",
+            syntax: "[FORCE|TAKEOVER]",
+            flags: &[Flag::Admin, Flag::NoAsyncLoading, Flag::Stale],
+            ..plain("failover", -2, Body::Admin)
+        },
+        ControlCommand {
             summary: "Returns the epoch of the cluster, which stays as it is: groups count it themselves.",
             complexity: "O(1)",
             tips: &["nondeterministic_output"],
@@ -191,11 +199,6 @@ const ABSENT: &[Absent] = &[
     (
         &["migrateslots", "migration", "getslotmigrations", "cancelslotmigrations"],
         "ERR holdfast cluster move moves slots, and holdfast cluster status shows how far it is",
-    ),
-    (
-        &["failover"],
-        "ERR Leaders change by themselves: holdfast cluster prefer names the preferred leader of a group, and a node that \
-         stops hands over first",
     ),
     (
         &["replicate"],
@@ -279,6 +282,25 @@ fn check_enabled(core: &Context) -> Outcome {
 /// The node that this node, which leads nothing, follows in the eyes of clients; `None` if nobody is known to lead.
 pub(crate) fn master_of_this(core: &Context) -> Option<NodeId> {
     Map::of(core).master_of(core.node)
+}
+
+/// The groups of which a node that leads nothing is to become the leader by `CLUSTER FAILOVER`: those that the node leads
+/// which it follows in the eyes of clients. Refused if there is none.
+pub(crate) fn groups_to_take_over(core: &Context, node: NodeId, words: Args<'_>) -> Result<Vec<GroupId>, Refusal> {
+    check_enabled(core)?;
+    let is_known = |word: &[u8]| word.eq_ignore_ascii_case(b"force") || word.eq_ignore_ascii_case(b"takeover");
+    if words.len() > 3 || words.get(2).is_some_and(|word| !is_known(word)) {
+        return Err(Refusal::SYNTAX);
+    }
+    let map = Map::of(core);
+    if map.served.contains_key(&node) {
+        return Err(Refusal::new("ERR You should send CLUSTER FAILOVER to a replica"));
+    }
+    let Some(master) = map.master_of(node) else {
+        return Err(Refusal::new("ERR I'm a replica but my master is unknown to me"));
+    };
+    let is_to_change = |(group, leader): &(GroupId, NodeId)| *leader == master && core.roster.is_placed(*group, node);
+    Ok(leaders(core).filter(is_to_change).map(|(group, _)| group).collect())
 }
 
 /// Who serves what, as this node knows it.

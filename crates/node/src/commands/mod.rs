@@ -45,7 +45,7 @@ pub(crate) use acl::may_keep_listening;
 pub(crate) use changes::{
     XREAD as XREAD_CHANGES, is_xread as is_xread_of_changes, permission as changes_permission, reads_every_key,
 };
-pub(crate) use cluster::{info_text as cluster_info_text, master_of_this};
+pub(crate) use cluster::{groups_to_take_over, info_text as cluster_info_text, master_of_this};
 pub use connection::REDIS_VERSION;
 pub(crate) use connection::{describe, selected};
 pub(crate) use describe::categories_of;

@@ -14,7 +14,8 @@ impl Context {
     /// Refuses to ask the leader of group 0 for what it does not know: it would take it for something else.
     pub(crate) fn check_admin(&self, verb: &[u8]) -> Result<(), Refusal> {
         let leader = self.routes[HOME.0 as usize].leader.filter(|leader| *leader != self.node);
-        let Some(leader) = leader.filter(|_| verb.eq_ignore_ascii_case(b"upgrade")) else { return Ok(()) };
+        let is_new = verb.eq_ignore_ascii_case(b"upgrade") || verb.eq_ignore_ascii_case(b"failover");
+        let Some(leader) = leader.filter(|_| is_new) else { return Ok(()) };
         match self.levels.of_nodes.get(&leader) {
             None => Err(Refusal::new(format!("TRYAGAIN node {}, which leads group 0, is not linked", leader.0))),
             Some(known) if known.highest == Level::FIRST => Err(Refusal::new(leads_and_does_not_know(leader, *known))),

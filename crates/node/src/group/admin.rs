@@ -9,6 +9,7 @@ use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 
 use super::{Group, LEVEL_OF_SPLITS, Observed, Waiter};
 use crate::balance::{self, Split, Splitting, Spreading};
+use crate::commands;
 use crate::context::Context;
 use crate::defect::Defect;
 use crate::entry;
@@ -23,7 +24,7 @@ use crate::timeline::Kind;
 
 impl Group {
     /// Takes `HOLDFAST REMOVE`, `PREFER`, `PLACE`, `MOVE`, `SPLIT`, `MERGE`, `BALANCE`, `GROUPS`, `UPGRADE` or
-    /// `REBALANCE`.
+    /// `REBALANCE`, or `CLUSTER FAILOVER`.
     pub(super) fn admin(
         &mut self,
         words: &[u8],
@@ -50,6 +51,9 @@ impl Group {
                 self.place(&text(2), &nodes, output.context.settings.replica_count, group_count)
             }
             "prefer" => self.prefer(&text(2), &text(3), &output.context.group_statuses, group_count),
+            "failover" => commands::groups_to_take_over(output.context, origin.node, args)
+                .map_err(|refusal| refusal.text().to_owned())
+                .and_then(|groups| self.fail_over(&groups, origin.node, &output.context.group_statuses)),
             _ => self.rebalance(output.context, group_count, now),
         };
         match done {
@@ -120,6 +124,27 @@ impl Group {
         self.leader.builder.prefer(group, node);
         self.leader.waiters.push(Waiter::Silent);
         Ok(true)
+    }
+
+    /// Lets a node lead these groups whenever it can, as far as it votes in them.
+    fn fail_over(&mut self, groups: &[GroupId], node: NodeId, group_statuses: &GroupStatuses) -> Result<bool, String> {
+        if self.roster().is_going(node) {
+            return Err(format!("ERR node {} leaves the cluster", node.0));
+        }
+        let votes = |group: &GroupId| group_statuses.of(*group).is_some_and(|told| told.voters.contains(&node.0));
+        let groups: Vec<GroupId> = groups.iter().copied().filter(votes).collect();
+        if groups.is_empty() {
+            return Err(format!("ERR node {} has no vote in a group that its master leads", node.0));
+        }
+        let mut is_logged = false;
+        for group in groups {
+            if self.roster().preferred(group) != Some(node) {
+                self.leader.builder.prefer(group, Some(node));
+                self.leader.waiters.push(Waiter::Silent);
+                is_logged = true;
+            }
+        }
+        Ok(is_logged)
     }
 
     /// Names the group that must hold some slots. Their holders give them away when they hear of it.

@@ -871,6 +871,37 @@ fn leaders_go_where_they_are_wanted() {
 }
 
 #[test]
+fn cluster_failover_makes_a_replica_lead_what_its_master_leads() {
+    let mut cluster = redirecting();
+    cluster.stand_alone(1, &[]);
+    assert!(cluster.client(3).show("CLUSTER FAILOVER").contains("cluster support disabled"));
+    let role = |this: &Cluster, node: usize| this.client(node).show("ROLE");
+    // Two groups have two leaders.
+    cluster
+        .wait_until("one leads nothing", |this| (0..3).filter(|node| role(this, *node).contains("slave")).count() == 1);
+    let replica = (0..3).find(|node| role(&cluster, *node).contains("slave")).expect("one leads nothing");
+    let master = (0..3)
+        .filter(|node| *node != replica)
+        .find(|node| {
+            let id = cluster.client(*node).show("CLUSTER MYID");
+            cluster.client(replica).show("CLUSTER MYSHARDID") == id
+        })
+        .expect("it is shown as a replica of one of them");
+    let told = cluster.client(master).show("CLUSTER FAILOVER");
+    assert_eq!(told, "(error) ERR You should send CLUSTER FAILOVER to a replica");
+    assert_eq!(cluster.client(replica).show("CLUSTER FAILOVER NOW"), "(error) ERR syntax error");
+    assert_eq!(cluster.client(replica).show("CLUSTER FAILOVER"), "OK");
+    cluster.wait_until("it leads what its master led", |this| {
+        role(this, replica).contains("master") && role(this, master).contains("slave")
+    });
+    let leaders = cluster.of_groups(replica, "leader");
+    assert_eq!(cluster.of_groups(replica, "preferred").iter().filter(|node| leaders.contains(node)).count(), 1);
+    // And back: it has a preference to replace.
+    assert_eq!(cluster.client(master).show("CLUSTER FAILOVER TAKEOVER"), "OK");
+    cluster.wait_until("the first one leads again", |this| role(this, master).contains("master"));
+}
+
+#[test]
 fn without_a_quorum_no_backup_is_waited_for() {
     let mut cluster = Cluster::start(3);
     assert_eq!(cluster.client(0).show("SET city Lisbon"), "OK");
@@ -1018,7 +1049,7 @@ fn tools_for_clusters_of_redis_accept_it() {
     for (request, verb) in [
         ("CLUSTER ADDSLOTSRANGE 1 2", "holdfast cluster move"),
         ("cluster setslot 1 node abc", "holdfast cluster move"),
-        ("CLUSTER FAILOVER TAKEOVER", "holdfast cluster prefer"),
+        ("CLUSTER FAILOVER NOW", "syntax error"),
         ("CLUSTER REPLICATE abc", "--replicas"),
         ("CLUSTER NONSENSE", "unknown subcommand 'NONSENSE'. Try CLUSTER HELP."),
     ] {

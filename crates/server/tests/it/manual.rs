@@ -191,7 +191,7 @@ fn the_table_of_commands_is_what_the_server_has() {
 }
 
 /// Every command of Redis 8.10 and Valkey 9.1, with the version of each that brought it, `-` if it has no such command.
-/// From their documentation; commands that only name subcommands, and HELP, are left out.
+/// From their documentation and command tables; commands that only name subcommands, and HELP, are left out.
 const COMMANDS_OF_OTHERS: &str = include_str!("manual/versions.txt");
 
 /// What answers, but only that it cannot be done.
@@ -204,8 +204,7 @@ const REASONS: &[(&str, &str)] = &[
     ("CLIENT CAPA", "Clients are not redirected by capabilities."),
     ("CLIENT IMPORT-SOURCE", "Import needs no such client: see [import](import.md)."),
     ("CLUSTER SET-CONFIG-EPOCH", "There are no epochs that clients could set."),
-    ("CLUSTER FAILOVER", "Leaders change by themselves: see [leaders](cluster-leaders.md)."),
-    ("CLUSTER REPLICATE", "Every node has every group."),
+    ("CLUSTER REPLICATE", "Groups are given replicas by themselves: see [nodes](cluster-nodes.md)."),
     ("CLUSTER FORGET", "`holdfast cluster remove`: see [nodes](cluster-nodes.md)."),
     ("CLUSTER MEET", "Nodes join with an invitation: see [nodes](cluster-nodes.md)."),
     ("CLUSTER RESET", "Nodes join and leave: see [nodes](cluster-nodes.md)."),
@@ -215,6 +214,7 @@ const REASONS: &[(&str, &str)] = &[
     ("HIMPORT", "There are no templates of hashes."),
     ("MODULE ", "Modules of Redis are not loaded: it answers with that error."),
     ("RESTORE-ASKING", "Slots move inside the cluster."),
+    ("TRIMSLOTS", "Slots move inside the cluster."),
     ("TS.", "There are no time series."),
 ];
 
@@ -223,8 +223,14 @@ fn commands_by_version(here: &[String]) -> String {
     let mut text = String::from(
         "# Commands by version\n\n\
          Every command of Redis 8.10 and Valkey 9.1, with the versions that brought it. Options that are newer than their\n\
-         command are not listed. [Commands](commands.md) says what those that are here do. This page is generated: see\n\
-         `crates/server/tests/it/manual.rs`.\n",
+         command are not listed. [Commands](commands.md) says what those that are here do.\n\
+         \n\
+         Commands whose names have a dot came as modules, which are part of Redis since version 8: their versions are those of\n\
+         the modules. Valkey has modules for `BF.`, `JSON.` and `FT.` that are not part of it. Left out are `HELP`, commands\n\
+         that Redis marks as experimental, commands of modules that are not documented, and those of Sentinels: see\n\
+         [Sentinel](sentinel.md).\n\
+         \n\
+         This page is generated: see `crates/server/tests/it/manual.rs`.\n",
     );
     let (mut present, mut absent) = (String::new(), String::new());
     let (mut present_count, mut all_count) = (0, 0);
