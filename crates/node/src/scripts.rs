@@ -22,6 +22,7 @@ use stdx::Duration;
 
 use crate::acl::Denial;
 use crate::blocking::lay_out;
+use crate::commands::selected;
 use crate::entry::{Reader, put_words};
 use crate::event::Action;
 use crate::ids::Level;
@@ -166,14 +167,7 @@ fn permit_known(
             Ok(Permitted::Data(body_at(circumstances.level, command)))
         }
         Known::Control(command) => match command.name() {
-            "select" => {
-                let number = std::str::from_utf8(args.at(1)).ok().and_then(|text| text.parse::<i64>().ok());
-                Ok(Permitted::Select(match number.map(u16::try_from) {
-                    None => Err(Refusal::new("ERR invalid DB index")),
-                    Some(Ok(database)) if database < databases => Ok(database),
-                    Some(_) => Err(Refusal::new("ERR DB index is out of range")),
-                }))
-            }
+            "select" => Ok(Permitted::Select(selected(args, databases))),
             "ping" => Ok(Permitted::Ping),
             "echo" => Ok(Permitted::Echo),
             "time" => Ok(Permitted::Time),

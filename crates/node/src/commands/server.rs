@@ -107,14 +107,23 @@ pub(super) const SHUTDOWN: ControlCommand = ControlCommand {
     syntax: "[NOSAVE | SAVE] [NOW] [FORCE] [ABORT]",
     flags: &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale, Flag::NoMulti, Flag::AllowBusy],
     ..local("shutdown", -1, |local, args, _| {
-        let mut waits = true;
+        let (mut waits, mut saves, mut aborts) = (true, [false; 2], false);
         for word in args.iter().skip(1) {
             match word.to_ascii_lowercase().as_slice() {
-                b"save" | b"nosave" | b"force" => {}
+                b"save" => saves[0] = true,
+                b"nosave" => saves[1] = true,
+                b"force" => {}
                 b"now" => waits = false,
-                b"abort" if args.len() == 2 => return Err(Refusal::new("ERR No shutdown in progress.")),
+                b"abort" => aborts = true,
                 _ => return Err(Refusal::SYNTAX),
             }
+        }
+        let is_plain_abort = args.iter().skip(1).all(|word| word.eq_ignore_ascii_case(b"abort"));
+        if saves == [true; 2] || (aborts && !is_plain_abort) {
+            return Err(Refusal::SYNTAX);
+        }
+        if aborts {
+            return Err(Refusal::new("ERR No shutdown in progress."));
         }
         local.actions.push(Action::Shutdown { waits });
         local.session.is_closing = true;
@@ -602,7 +611,10 @@ pub(super) const WAITAOF: ControlCommand = ControlCommand {
         Body::Driven(|core, session, ticket, args, actions| {
             let local_count = number(args.at(1)).ok_or(Refusal::NOT_AN_INTEGER)?;
             if !(0..=1).contains(&local_count) {
-                return Err(Refusal::new("ERR value is out of range, must be between 0 and 1"));
+                return Err(Refusal::new("ERR value is out of range, value must between 0 and 1"));
+            }
+            if number(args.at(2)).is_none_or(|wanted| wanted < 0) {
+                return Err(Refusal::new("ERR value is out of range, must be positive"));
             }
             let (wanted, timeout_ms) = replication_wait::numbers(args, 2)?;
             // Every write of this connection has been answered, and with `always` that means: it is on disk.

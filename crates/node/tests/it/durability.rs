@@ -72,6 +72,10 @@ fn a_connection_gets_less_than_the_servers_level_only_where_that_is_allowed() {
     assert_eq!(answers(&mut host, client, "SET a 1"), ("+OK".to_owned(), String::new()));
     assert_eq!(answers(&mut host, other, "SET a 2"), (String::new(), "+OK".to_owned()));
     assert_eq!(host.run(client, "WAITAOF 0 0 0"), "*2 :0 :0");
+    for wrong in ["WAITAOF 0 -1 0", "WAITAOF 0 x 0"] {
+        assert_eq!(host.run(client, wrong), "-ERR value is out of range, must be positive");
+    }
+    assert_eq!(host.run(client, "WAITAOF 2 0 0"), "-ERR value is out of range, value must between 0 and 1");
     // What is gathered in one entry waits for the strictest.
     for (session, key) in [(client, "a"), (other, "b")] {
         host.send(session, format!("SET {key} 3\r\n").as_bytes());

@@ -375,11 +375,13 @@ fn a_transaction_works_in_the_databases_that_it_selects() {
         lines.iter().for_each(|line| assert_eq!(host.run(client, line), "+QUEUED"));
         host.run(client, "EVAL \"return redis.call('GET', KEYS[1])\" 1 a");
         host.run(client, "SELECT 1");
-        let selects = "-ERR invalid DB index -ERR DB index is out of range";
+        let selects = "-ERR value is not an integer or out of range -ERR DB index is out of range";
         let done = format!("*11 +OK +OK +OK $1 1 {selects} +OK +OK $1 2 $1 2 +OK");
         assert_eq!(host.run(client, "EXEC"), done);
         assert_eq!(host.run(client, "MGET a b"), "*2 $1 1 $1 1");
         assert_eq!(host.run(other, "EXISTS a b"), ":0");
+        let low = "-ERR value is out of range, value must between -2147483648 and 2147483647";
+        assert_eq!(host.run(client, "SELECT -2147483649"), low);
         // What is not carried out selects nothing.
         assert_eq!(host.run(client, "MULTI\r\nSELECT 7\r\nDISCARD\r\nGET b"), "+OK +QUEUED +OK $1 1");
     });
