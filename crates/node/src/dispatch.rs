@@ -35,7 +35,7 @@ use crate::session::{Hold, NotedRead, write_at_once};
 use crate::stats::calls::Asked;
 use crate::stats::hot::Load;
 use crate::transaction::{Progress, Work};
-use crate::{limits, redirect, router};
+use crate::{limits, masters, redirect, router};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -892,7 +892,7 @@ impl Core {
     fn dispatch_to_admin(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
         // Its leader may know less of the cluster for a moment, but it decides.
         let checked = match args.at(1).eq_ignore_ascii_case(b"failover") {
-            true => commands::groups_to_take_over(&self.context, self.context.node, args).map(|_| ()),
+            true => masters::groups_to_take_over(&self.context, self.context.node, args).map(|_| ()),
             false => Ok(()),
         };
         if let Err(refusal) = checked.and_then(|()| self.context.check_admin(args.at(1))) {

@@ -45,6 +45,7 @@ pub mod limits;
 pub mod lives;
 mod locks;
 mod lookup;
+mod masters;
 mod moments;
 mod monitor;
 mod neighbours;

@@ -56,3 +56,18 @@ pub(crate) fn unknown_subcommand(args: Args<'_>) -> Refusal {
         String::from_utf8_lossy(args.at(0)).to_uppercase()
     ))
 }
+
+/// The database that a SELECT names.
+pub(crate) fn selected(args: Args<'_>, databases: u16) -> Result<u16, Refusal> {
+    let index = number(args.at(1)).ok_or(Refusal::NOT_AN_INTEGER)?;
+    if i32::try_from(index).is_err() {
+        return Err(Refusal::new("ERR value is out of range, value must between -2147483648 and 2147483647"));
+    }
+    let index = u16::try_from(index).ok().filter(|index| *index < databases);
+    index.ok_or(Refusal::DATABASE_RANGE)
+}
+
+/// A whole number as clients write it.
+pub(crate) fn number(word: &[u8]) -> Option<i64> {
+    std::str::from_utf8(word).ok().filter(|text| !text.starts_with('+'))?.parse().ok()
+}

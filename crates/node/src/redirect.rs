@@ -5,10 +5,11 @@ use keyspace::Body;
 use resp::Args;
 use stdx::slot::{Slot, slot_of};
 
-use crate::commands::{Record, master_of_this};
+use crate::commands::Record;
 use crate::context::Context;
 use crate::ids::{GroupId, NodeId};
 use crate::known::Known;
+use crate::masters::master_of_this;
 
 /// The one slot of a command's keys; `None` if it has no keys.
 ///

@@ -22,13 +22,13 @@ use stdx::Duration;
 
 use crate::acl::Denial;
 use crate::blocking::lay_out;
-use crate::commands::selected;
 use crate::entry::{Reader, put_words};
 use crate::event::Action;
 use crate::ids::Level;
 use crate::known::Known;
 use crate::levels::{body_at, check_form};
 use crate::limits;
+use crate::lookup::selected;
 use crate::pubsub::message::Published;
 use crate::scripts::invocation::Invocation;
 use crate::stats::calls::ScriptCalls;

@@ -9,6 +9,7 @@ use super::{ControlCommand, Local, Outcome, local, number};
 use crate::acl::{DEFAULT, Denial, Denied, LogEntry, Where};
 use crate::context::Context;
 use crate::entry::Durability;
+use crate::lookup::selected;
 use crate::monitor::Monitors;
 use crate::pubsub::Kind;
 use crate::session::Session;
@@ -68,16 +69,6 @@ fn select(local: &mut Local<'_>, args: Args<'_>, writer: &mut Writer) -> Outcome
     local.session.database = selected(args, local.core.settings.databases)?;
     writer.ok();
     Ok(())
-}
-
-/// The database that a SELECT names.
-pub(crate) fn selected(args: Args<'_>, databases: u16) -> Result<u16, Refusal> {
-    let index = number(args.at(1)).ok_or(Refusal::NOT_AN_INTEGER)?;
-    if i32::try_from(index).is_err() {
-        return Err(Refusal::new("ERR value is out of range, value must between -2147483648 and 2147483647"));
-    }
-    let index = u16::try_from(index).ok().filter(|index| *index < databases);
-    index.ok_or(Refusal::DATABASE_RANGE)
 }
 
 pub(super) const QUIT: ControlCommand = ControlCommand {

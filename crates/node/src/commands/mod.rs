@@ -37,6 +37,7 @@ use crate::core::Core;
 use crate::event::Action;
 use crate::ids::{Now, SessionId};
 use crate::known::Known;
+pub(crate) use crate::lookup::number;
 use crate::session::Session;
 use crate::session::ticket::OwnTicket;
 
@@ -45,9 +46,9 @@ pub(crate) use acl::may_keep_listening;
 pub(crate) use changes::{
     XREAD as XREAD_CHANGES, is_xread as is_xread_of_changes, permission as changes_permission, reads_every_key,
 };
-pub(crate) use cluster::{groups_to_take_over, info_text as cluster_info_text, master_of_this};
+pub(crate) use cluster::info_text as cluster_info_text;
 pub use connection::REDIS_VERSION;
-pub(crate) use connection::{describe, selected};
+pub(crate) use connection::describe;
 pub(crate) use describe::categories_of;
 pub(crate) use info::{fields as info_fields, hottest_per_mille, total_calls, total_errors, total_times};
 pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
@@ -447,7 +448,7 @@ pub(super) type JoinAnswers = fn(&mut Local<'_>, Args<'_>, Vec<Answer>, &mut Wri
 const ON_ALL_NODES: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
 
 /// What most control commands have in common; records override what differs.
-const fn plain(name: &'static str, arity: i32, body: Body) -> ControlCommand {
+pub(crate) const fn plain(name: &'static str, arity: i32, body: Body) -> ControlCommand {
     ControlCommand {
         name,
         since: "1.0.0",
@@ -501,11 +502,6 @@ fn sum_counts(answers: Vec<Answer>) -> u64 {
             other => unreachable!("a core counted {other:?}"),
         })
         .sum()
-}
-
-/// A whole number as clients write it.
-pub(crate) fn number(word: &[u8]) -> Option<i64> {
-    std::str::from_utf8(word).ok().filter(|text| !text.starts_with('+'))?.parse().ok()
 }
 
 /// A subcommand that takes a number of words of its own was given another, as Redis says it.

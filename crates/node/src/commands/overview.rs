@@ -335,7 +335,7 @@ impl<'a> Overview<'a> {
             return None;
         }
         let leaders = self.core.routes.iter().filter_map(|route| route.leader);
-        super::master_of_this(self.core).or_else(|| leaders.into_iter().find(|leader| *leader != self.own()))
+        crate::masters::master_of_this(self.core).or_else(|| leaders.into_iter().find(|leader| *leader != self.own()))
     }
 
     /// Sum of the places in the logs of the groups that this node leads; of one that leads nothing, of all.

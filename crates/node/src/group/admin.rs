@@ -9,18 +9,16 @@ use stdx::slot::{SLOT_COUNT, Slot, runs_of};
 
 use super::{Group, LEVEL_OF_SPLITS, Observed, Waiter};
 use crate::balance::{self, Split, Splitting, Spreading};
-use crate::commands;
 use crate::context::Context;
 use crate::defect::Defect;
-use crate::entry;
 use crate::group_status::{GroupStatus, GroupStatuses};
 use crate::ids::{GroupId, NodeId, Now};
-use crate::limits;
 use crate::output::Output;
 use crate::requests::Origin;
 use crate::roster::{GROUPS_MAX, Gone, Member, Roster};
 use crate::settings::Settings;
 use crate::timeline::Kind;
+use crate::{entry, limits, masters};
 
 impl Group {
     /// Takes `HOLDFAST REMOVE`, `PREFER`, `PLACE`, `MOVE`, `SPLIT`, `MERGE`, `BALANCE`, `GROUPS`, `UPGRADE` or
@@ -51,7 +49,7 @@ impl Group {
                 self.place(&text(2), &nodes, output.context.settings.replica_count, group_count)
             }
             "prefer" => self.prefer(&text(2), &text(3), &output.context.group_statuses, group_count),
-            "failover" => commands::groups_to_take_over(output.context, origin.node, args)
+            "failover" => masters::groups_to_take_over(output.context, origin.node, args)
                 .map_err(|refusal| refusal.text().to_owned())
                 .and_then(|groups| self.fail_over(&groups, origin.node, &output.context.group_statuses)),
             _ => self.rebalance(output.context, group_count, now),
