@@ -21,7 +21,7 @@ mod serve;
 mod shelf;
 mod trail;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -56,6 +56,8 @@ pub struct Site {
     words: Sender<Word>,
     /// Bytes of tapes that have not been taken yet.
     told_bytes: AtomicUsize,
+    /// Groups of which something was dropped that the thread has not heard of yet.
+    dropped: Mutex<BTreeSet<u32>>,
     level: AtomicU64,
     next_follower: AtomicU64,
     kept: Mutex<Kept>,
@@ -71,6 +73,8 @@ pub struct Site {
 /// What the thread is told.
 enum Word {
     Tape(Tape),
+    /// Something that this group has done was dropped.
+    Dropped(u32),
     /// All that was told before must be brought to the disk.
     Sync(Sender<()>),
     End,
@@ -106,6 +110,7 @@ pub fn prepare(settings: &Settings, cluster: u128) -> (Site, Prepared) {
         cluster,
         words,
         told_bytes: AtomicUsize::new(0),
+        dropped: Mutex::default(),
         level: AtomicU64::new(settings.number("site-compression-level").cast_unsigned()),
         next_follower: AtomicU64::new(0),
         kept: Mutex::default(),
@@ -136,8 +141,12 @@ impl Site {
             let _ = self.words.send(Word::Tape(tape));
             return;
         }
-        // The next tape that is taken shows that something is missing.
         self.told_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        // The next tape that is taken would show that something is missing; it may be long in coming. Once is enough:
+        // what is dropped until the thread hears of it, was done before the group begins to tell once more.
+        if lock(&self.dropped).insert(tape.group) {
+            let _ = self.words.send(Word::Dropped(tape.group));
+        }
     }
 
     /// A checkpoint is about to take the place of log: what the log has done before must be kept first. After a while
@@ -241,6 +250,10 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
     let mut synced = Instant::now();
     // When groups were asked to begin to tell once more.
     let mut asked: BTreeMap<u32, Instant> = BTreeMap::new();
+    let ask_again = |group: u32| {
+        let event = Event::RecordAgain(GroupId(group));
+        host.desks[host.core_of(group)].mailbox.post(Mail::Event(event));
+    };
     loop {
         let first = match heard.0.recv_timeout(SITE_SYNC_INTERVAL.saturating_sub(synced.elapsed())) {
             Ok(word) => Some(word),
@@ -265,6 +278,11 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
                     publish(site, &backlog, true);
                     let _ = told.send(());
                 }
+                Word::Dropped(group) => {
+                    lock(&site.dropped).remove(&group);
+                    asked.insert(group, Instant::now());
+                    ask_again(group);
+                }
                 Word::Tape(tape) => {
                     site.told_bytes.fetch_sub(tape_bytes(&tape), Ordering::AcqRel);
                     let group = tape.group;
@@ -275,8 +293,7 @@ pub fn run(host: &Arc<Host>, heard: &Prepared, directory: &Path, identity: &Iden
                             let is_due = |asked: &Instant| asked.elapsed() >= SITE_SYNC_INTERVAL;
                             if asked.get(&group).is_none_or(is_due) {
                                 asked.insert(group, Instant::now());
-                                let event = Event::RecordAgain(GroupId(group));
-                                host.desks[host.core_of(group)].mailbox.post(Mail::Event(event));
+                                ask_again(group);
                             }
                         }
                         Ok(Admission::Begins) => {
@@ -346,7 +363,7 @@ fn give_up(host: &Host, heard: &Prepared, error: &io::Error) {
             Word::Tape(tape) => {
                 site.told_bytes.fetch_sub(tape_bytes(&tape), Ordering::AcqRel);
             }
-            Word::Sync(_) => {}
+            Word::Dropped(_) | Word::Sync(_) => {}
             Word::End => return,
         }
     }

@@ -6,7 +6,7 @@
 pub(crate) mod composition;
 mod parts;
 pub(crate) mod queued;
-pub(crate) mod ticket;
+pub mod ticket;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -844,14 +844,14 @@ impl Sessions {
     /// The ticket of a request that groups carry out is a plain number, and cannot be answered so:
     ///
     /// ```
-    /// # use node::{SessionId, session::{OwnTicket, Sessions}};
+    /// # use node::{SessionId, session::{Sessions, ticket::OwnTicket}};
     /// fn answer(sessions: &mut Sessions, id: SessionId, ticket: OwnTicket) {
     ///     sessions.reply_own(id, ticket, |writer| writer.ok());
     /// }
     /// ```
     ///
     /// ```compile_fail
-    /// # use node::{SessionId, session::{OwnTicket, Sessions}};
+    /// # use node::{SessionId, session::{Sessions, ticket::OwnTicket}};
     /// fn answer(sessions: &mut Sessions, id: SessionId, ticket: u64) {
     ///     sessions.reply_own(id, ticket, |writer| writer.ok());
     /// }

@@ -114,6 +114,7 @@ impl SecondSite {
         if let Some(backlog) = self.backlogs.get_mut(&machine) {
             // More has changed than could be written in time.
             if self.loses_tapes && self.prng.chance(1, 500) {
+                backlog.refused.insert(tape.group);
                 return;
             }
             backlog.told.entry(core).or_default().push_back(tape);
