@@ -514,7 +514,7 @@ fn faults_meet_the_states_that_matter() {
         unmet.map(|(fault, phase)| format!("{} never met {}", fault.name(), phase.name())).collect()
     };
     // As many more as the rarest pair needs.
-    for seed in 0..96 {
+    for seed in 0..240 {
         if seed >= 24 && missing(&coverage).is_empty() {
             break;
         }
