@@ -10,7 +10,7 @@
 //! * **Clones in one step.** A clone shares all nodes; a change copies those on its path that are shared. So a
 //!   checkpoint holds a collection of millions as it was while writes go on.
 //! * **No stall.** Ranges are cut out and put together along one path, and [`Unfreed`] frees what is left over in
-//! steps.
+//!   steps.
 //!
 //! Leaves come in kinds: [`Tree`] has vectors of elements, and a [`Rope`] may be made of any [`Leaf`] that holds a run
 //! of elements, packed ones for instance.

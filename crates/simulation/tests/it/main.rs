@@ -127,8 +127,8 @@ fn a_group_that_was_merged_does_not_come_back() {
     }
 }
 
-/// What a group did last before a long pause was dropped, as the backlog's disk was behind. Nothing that came later showed
-/// that it was missing.
+/// What a group did last before a long pause was dropped, as the backlog's disk was behind. Nothing that came later
+/// showed that it was missing.
 #[test]
 fn what_is_dropped_last_before_a_pause_is_told_to_the_second_site() {
     let followed = Plan { site: true, ..plan(3_010_851, 3, Durability::Always) };
