@@ -149,6 +149,11 @@ impl Core {
         let is_found = self.context.neighbours.hears(node);
         let is_news = |other: NodeId| other != node && !(is_found && other == own);
         for (other, member) in self.context.roster.present().filter(|(other, _)| is_news(*other)) {
+            if other == own {
+                // The roster here may say where this node was before.
+                self.announce_to(node, actions);
+                continue;
+            }
             let bytes = wire::encode_announce(other, member);
             actions.push(Action::Send { to: node, group: GroupId(0), lane: Lane::Log, bytes });
         }

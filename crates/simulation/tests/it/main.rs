@@ -135,6 +135,14 @@ fn what_is_dropped_last_before_a_pause_is_told_to_the_second_site() {
     assert_eq!(run(&followed).failure, None);
 }
 
+/// All addresses had changed. A node said of itself what its roster said, where it had been before, and another one
+/// believed that more than its own roster, which had the new address already.
+#[test]
+fn a_node_says_of_itself_what_it_knows_and_not_what_its_roster_says() {
+    let followed = Plan { site: true, ..plan(3_022_497, 3, Durability::Always) };
+    assert_eq!(run(&followed).failure, None);
+}
+
 #[test]
 fn three_nodes_keep_their_word() {
     all_seen(0..10, 0, &["a log was recovered"], |seed| plan(seed, 3, Durability::Always));
