@@ -149,8 +149,10 @@ fn wait_until_closed_in(environment: &Environment, which: &[&str], moment: &str)
     }
 }
 
-/// The present moment, as it is written.
+/// The present moment, as it is written, and not within the same millisecond as what was done before: a restore to it
+/// has that.
 fn now() -> String {
+    thread::sleep(Duration::from_millis(2));
     let ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock").as_millis();
     edge::utc(stdx::UnixMillis(ms as i64))
 }
