@@ -17,7 +17,7 @@
 //! ANNOUNCE node member
 //! LINE     node core serial index ticket  group act [milliseconds length group's name], keys: database length bytes
 //! WAKE     node core serial index ticket  group 0
-//! BULLETIN a leader's word on its group: see `GroupStatus::put`
+//! STATUS   a leader's word on its group: see `GroupStatus::put`
 //! TIMELINE what has happened: see `timeline::put`
 //! VITALS   a node's word on itself: see `Vitals::put`
 //! VACANT   group, of which the sender holds nothing
@@ -92,7 +92,7 @@ const ASK: u8 = 15;
 /// Behind an INQUIRE.
 const ENDED: u8 = 1;
 const LIFE: u8 = 16;
-const BULLETIN: u8 = 30;
+const GROUP_STATUS: u8 = 30;
 const TIMELINE: u8 = 40;
 const SOUND: u8 = 41;
 const PLACE: u8 = 42;
@@ -315,7 +315,7 @@ fn take_applied_position(rest: &mut &[u8]) -> Option<AppliedPosition> {
 
 /// A leader's word on its group.
 pub fn encode_group_status(group_status: &GroupStatus) -> Vec<u8> {
-    let mut out = vec![BULLETIN];
+    let mut out = vec![GROUP_STATUS];
     group_status.put(&mut out);
     out
 }
@@ -829,7 +829,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             let place = take_applied_position(&mut rest)?;
             rest.is_empty().then_some(Wire::AppliedPosition { group, number, place })
         }
-        BULLETIN => {
+        GROUP_STATUS => {
             let group_status = GroupStatus::take(&mut rest)?;
             rest.is_empty().then_some(Wire::GroupStatus(group_status))
         }

@@ -233,7 +233,9 @@ impl Core {
             self.hear_moment(moment);
         }
         match wire::decode(bytes) {
-            Some(Wire::Raft(group, _) | Wire::Offer(group, _)) if self.stays_out(group) => {}
+            // A checkpoint may be on its way since before it was known that the group is gone.
+            Some(Wire::Raft(group, _) | Wire::Offer(group, _) | Wire::Chunk { group, .. }) if self.stays_out(group) => {
+            }
             Some(Wire::Raft(group, message)) => {
                 let may_vote_first = self.may_vote_first(group);
                 if message.from() == from.0

@@ -31,7 +31,7 @@ const WAKE: u8 = 10;
 const REFUSED: u8 = 11;
 const ALIVE: u8 = 12;
 const TESTIFY: u8 = 14;
-const BULLETIN: u8 = 30;
+const GROUP_STATUS: u8 = 30;
 const VITALS: u8 = 43;
 const VACANT: u8 = 44;
 const NO_MEMBER: u8 = 46;
@@ -279,7 +279,7 @@ impl Universe {
             ended: self.luck(2).then(|| Gone { index: 1 << self.some(20), given: Vec::new() }),
             ..node::group_status::GroupStatus::default()
         };
-        let mut lie = vec![BULLETIN];
+        let mut lie = vec![GROUP_STATUS];
         group_status.put(&mut lie);
         vec![lie]
     }
