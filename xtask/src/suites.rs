@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::process::{cargo, exists, run, words};
 
 /// Crates of which the tests have no clock, no socket and no process: how long they take says nothing of them.
-const COMPUTING: [&str; 4] = ["simulation", "node", "state", "consensus"];
+const COMPUTING: [&str; 5] = ["simulation", "node", "group", "state", "consensus"];
 
 /// A program with tests.
 pub struct Suite {

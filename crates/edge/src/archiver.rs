@@ -17,9 +17,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use archive::{Archive, BaseWriter, GroupReader, GroupWriter, Key, Listing, Manifest, Next, Place, Problem};
+use group::host::ArchiveNews;
 use journal::{CheckpointMark, CheckpointReader, Identity, LogReader, Span, Unread};
 use node::entry::Born;
-use node::event::{ArchiveFigures, ArchiveNews};
+use node::event::ArchiveFigures;
 use state::cut::moment_of_entry;
 
 use crate::disk::RealDisk;
@@ -762,7 +763,7 @@ fn copy_base(
             let base = match &mut base {
                 Some(base) => base,
                 None => {
-                    let moment = chunk.get(1..).and_then(node::backup::moment_of_state);
+                    let moment = chunk.get(1..).and_then(group::backup::moment_of_state);
                     let moment = moment.ok_or("the checkpoint does not begin with the state of its group")?;
                     let begun = BaseWriter::begin(archive, group, (mark.index, mark.term, moment), draft, LEVEL);
                     base.insert(begun.map_err(|fault| fault.to_string())?)
@@ -785,7 +786,7 @@ fn copy_base(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use node::GroupId;
+    use group::ids::GroupId;
     use node::entry::Builder;
     use stdx::log::{Entry, EntryKind};
 

@@ -12,7 +12,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use node::event::CoreId;
+use group::ids::CoreId;
 use node::stalls::{Stall, Stalls, Surroundings};
 use signal_hook::consts::SIGCONT;
 use stdx::{Instant, UnixMillis};

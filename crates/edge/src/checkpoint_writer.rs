@@ -12,8 +12,10 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use group::host::{CheckpointNews, CheckpointStep};
+use group::ids::{GroupId, NodeId};
 use journal::{CheckpointFile, CheckpointMark, CheckpointReader, Fault, Identity};
-use node::event::{CheckpointNews, CheckpointStep, Event, GroupId, NodeId};
+use node::event::Event;
 
 use crate::disk::RealDisk;
 use crate::journal_thread::JournalQueue;

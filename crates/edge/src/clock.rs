@@ -3,8 +3,8 @@
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use group::ids::Now;
 use nix::time::{ClockId, clock_gettime};
-use node::event::Now;
 use stdx::{Instant, UnixMillis};
 
 /// The origin of the process's monotonic clock: its first reading.

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 
+use group::ids::SessionId;
 use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
 use mio::{Interest, Registry, Token};
-use node::event::SessionId;
 use stdx::Instant;
 
 use crate::tls::TlsStream;

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 
-use node::event::NodeId;
+use group::ids::NodeId;
 use node::roster::Member;
 
 use crate::fault::Fault;

@@ -12,11 +12,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use group::host::Persist;
+use group::ids::{CoreId, Now, SessionId};
 use journal::Append;
 use mio::{Events, Interest, Poll, Registry, Token};
 use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use node::Core;
-use node::event::{Action, CoreId, Event, Follower, Now, Persist, SessionId, UsersFile, Wish};
+use node::event::{Action, Event, Follower, UsersFile, Wish};
 use node::settings::Settings;
 use stdx::Instant;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use node::event::Lane;
+use group::ids::Lane;
 
 /// One read takes at most this much, and a socket that gave less is taken as drained. Large enough that a pipeline of
 /// hundreds of small commands is one system call; small enough to stay in the second-level cache.

@@ -13,12 +13,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use group::group_seed::GroupSeed;
+use group::host::AppendFsync;
+use group::ids::{GroupId, NodeId};
+use group::{first_membership, group_count};
 use journal::{CheckpointMark, CheckpointReader, Identity, RecoveredGroup};
 use keyspace::{Keyspace, Layout};
-use node::event::{Event, GroupId, GroupSeed, NodeId};
-use node::group::{first_membership, group_count};
+use node::event::Event;
 use node::metrics::Measured;
-use node::settings::{AppendFsync, Settings};
+use node::settings::Settings;
 use node::splitting::commit_splits;
 
 use crate::contacts;

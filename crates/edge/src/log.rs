@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use node::event::Level;
+use group::ids::Level;
 use stdx::UnixMillis;
 
 use crate::clock::unix_millis;

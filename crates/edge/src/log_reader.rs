@@ -4,8 +4,9 @@
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 
+use group::ids::GroupId;
 use journal::{LogReader, Span, Unread};
-use node::event::{Event, GroupId};
+use node::event::Event;
 
 use crate::checkpoint_writer::NewsListener;
 use crate::disk::RealDisk;

@@ -9,7 +9,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use node::event::{Event, NodeId};
+use group::ids::NodeId;
+use node::event::Event;
 
 use crate::core_waker::CoreWaker;
 use crate::listener::Arrival;

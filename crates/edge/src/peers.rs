@@ -34,10 +34,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
+use group::ids::{Lane, NodeId};
 use journal::Identity;
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
-use node::event::{Event, Lane, LinkReport, NodeId};
+use node::event::{Event, LinkReport};
 use node::lives::Lives;
 use node::roster::Member;
 use stdx::{Level, Levels};

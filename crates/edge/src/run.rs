@@ -10,14 +10,16 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use group::host::AppendFsync;
+use group::ids::{CoreId, NodeId};
 use journal::Identity;
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use node::Core;
-use node::event::{CoreId, CoreOptions, Event, NodeId, ProcessFacts, ReplicateRequest, SourceFigures};
+use node::event::{CoreOptions, Event, ProcessFacts, ReplicateRequest, SourceFigures};
 use node::invitation::Inviter;
 use node::roster::Member;
-use node::settings::{AppendFsync, Settings};
+use node::settings::Settings;
 use stdx::Levels;
 
 use crate::black_box;
@@ -760,7 +762,7 @@ fn process_facts(
     options: &Options,
     host: &Host,
     identity: &Identity,
-    started: node::event::Now,
+    started: group::ids::Now,
 ) -> Result<ProcessFacts, Fault> {
     Ok(ProcessFacts {
         process_id: std::process::id(),

@@ -29,10 +29,11 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use group::ids::GroupId;
 use journal::Identity;
+use node::Tape;
 use node::event::{ChangesRequest, Event, Follower, SiteFigures, SiteFollowing};
 use node::settings::Settings;
-use node::{GroupId, Tape};
 use site::Admission;
 use stdx::UnixMillis;
 

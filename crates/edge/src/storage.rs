@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use archive::{Key, Place};
+use group::host::AppendFsync;
+use group::host::{ArchiveNews, CheckpointStep};
+use group::ids::{GroupId, NodeId, Room};
+use group::others_can_tell;
 use journal::{Append, CheckpointMark, Identity, Journal, Recovered, Span};
-use node::event::{ArchiveFigures, ArchiveNews, CheckpointStep, Event, GroupId, JournalFigures, NodeId, Room};
-use node::group::others_can_tell;
-use node::settings::{AppendFsync, Settings};
+use node::event::{ArchiveFigures, Event, JournalFigures};
+use node::settings::Settings;
 
 use crate::archiver::{ArchiveQueue, ArchiveThread, Surroundings};
 use crate::checkpoint_writer::{CheckpointQueue, CheckpointThread, NewsListener, RATE_DEFAULT};

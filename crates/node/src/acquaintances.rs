@@ -17,9 +17,9 @@
 
 use std::collections::BTreeMap;
 
+use group::ids::NodeId;
 use stdx::Instant;
 
-use crate::ids::NodeId;
 use crate::limits;
 use crate::roster::Member;
 

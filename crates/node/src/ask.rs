@@ -3,6 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use command::{Join, Refusal};
+use group::ids::{CoreId, GroupId, SessionId};
+use group::refusals::LOADING;
+use group::requests::{COPIES_APPLIED, Origin, Request, RequestBody};
+use group::router;
+use group::{Group, Standing};
 use keyspace::DataCommand;
 use resp::{Protocol, Span, Writer};
 use stdx::slot::Slot;
@@ -15,20 +20,16 @@ use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::entry::Reader;
 use crate::event::Action;
-use crate::group::{Group, Standing};
-use crate::ids::{CoreId, GroupId, SessionId};
 use crate::keyspace_queries::write_scan;
 use crate::known::Known;
 use crate::parameters::Pairs;
 use crate::quorum::Answerable;
-use crate::refusals::LOADING;
 use crate::relay::Purpose;
-use crate::requests::{COPIES_APPLIED, Origin, Request, RequestBody};
 use crate::session::Session;
 use crate::session::ticket::OwnTicket;
 use crate::settings::Settings;
 use crate::slots::SlotMap;
-use crate::{frame, limits, redirect, router, wire};
+use crate::{frame, limits, redirect};
 
 /// A question that still lacks answers.
 #[derive(Debug)]
@@ -342,7 +343,7 @@ impl Core {
         let refused = || Answer::Refused(self.context.no_quorum(group, now));
         let answer = match bytes {
             None => refused(),
-            Some(bytes) if places.is_empty() => match wire::take_whole(bytes) {
+            Some(bytes) if places.is_empty() => match group::answers::take_whole(bytes) {
                 None => refused(),
                 Some(part) => {
                     pending.cover ^= part.cover;
@@ -414,8 +415,8 @@ impl Core {
         }
         let mut barred = Vec::new();
         for group in self.groups.iter_mut().flatten() {
-            if group.is_barred {
-                group.is_barred = false;
+            if group.is_barred() {
+                group.bar(false);
                 barred.push(group.id());
             }
         }
@@ -426,7 +427,7 @@ impl Core {
         let mut any = false;
         for id in barred {
             self.with_group(id, actions, |group, output| {
-                if !group.is_barred {
+                if !group.is_barred() {
                     any = true;
                     group.admit_held(now, output);
                 }
@@ -469,14 +470,14 @@ impl Core {
                 continue;
             }
             if group.lock_count() > 0 {
-                group.is_barred = true;
+                group.bar(true);
                 must_wait = true;
                 continue;
             }
             let mut writer = Writer::new(protocol);
             let moment = group.read_moment(now);
-            group.state.keyspace().query(database, command, args, moment, &mut writer);
-            let key_count = group.state.keyspace().key_count(database) as u64;
+            group.state().keyspace().query(database, command, args, moment, &mut writer);
+            let key_count = group.state().keyspace().key_count(database) as u64;
             parts.push((group.id(), key_count, writer.into_bytes()));
         }
         (!must_wait).then(|| Answer::Whole(std::mem::take(parts), Some(stopwatch().since(started))))
@@ -495,12 +496,12 @@ impl Core {
                 return Some(Answer::Refused(LOADING.to_owned()));
             };
             if group.holds_lock_on(key) {
-                group.is_barred = true;
+                group.bar(true);
                 must_wait = true;
                 continue;
             }
             let moment = group.read_moment(now);
-            versions.push((place, group.state.keyspace().watch(*database, key, moment)));
+            versions.push((place, group.state().keyspace().watch(*database, key, moment)));
         }
         (!must_wait).then(|| Answer::Versions(std::mem::take(versions)))
     }

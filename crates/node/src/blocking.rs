@@ -19,10 +19,12 @@
 //! an element goes to exactly one client or stays. A client that would claim what is pending in a stream's group is
 //! woken, too, when something has been idle for long enough. Wait Queues are the leader's own state and are not
 //! replicated: a waiter with groups that are not all led from here takes its place again every
-//! [`limits::LINE_RENEWAL_INTERVAL`].
+//! [`group::limits::LINE_RENEWAL_INTERVAL`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use group::ids::GroupId;
+use group::proof::Observed;
 use keyspace::{Claims, DataCommand, DatabaseKey};
 use resp::{Args, Span};
 use state::is_null;
@@ -30,8 +32,7 @@ use stdx::Instant;
 
 use crate::entry::{Reader, put_words};
 use crate::frame;
-use crate::group::proof::{Observed, Proof};
-use crate::ids::GroupId;
+use crate::session::ticket::Right;
 
 // ---- the group's side -----------------------------------------------------------------------------------------------
 
@@ -51,7 +52,7 @@ pub(crate) struct Waiting {
     /// Ids that are still to be found.
     pub(crate) unresolved: Vec<Dollar>,
     /// What the try under way was answered.
-    pub(crate) answer: Option<(Proof, Vec<u8>)>,
+    pub(crate) answer: Option<(Right, Vec<u8>)>,
     /// That the last try has found nothing.
     pub(crate) nothing: Option<Observed>,
     /// Groups that wait to hear how the try under way went.

@@ -1,14 +1,14 @@
 //! What a core does for client-side caches; what it knows of them is in [`crate::tracking`].
 
+use group::ids::{CoreId, SessionId};
+use group::proof::Proof;
+use group::requests::{Request, RequestBody};
 use keyspace::DataCommand;
 use resp::{Args, Span};
 use stdx::Instant;
 
 use crate::entry::Reader;
-use crate::group::proof::Proof;
-use crate::ids::{CoreId, SessionId};
 use crate::relay::Purpose;
-use crate::requests::{Request, RequestBody};
 use crate::tracking::Tracker;
 
 impl Tracker {

@@ -8,19 +8,24 @@ mod quorum;
 mod redirected;
 mod splitting;
 mod thorough;
+mod view;
 mod whereabouts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use group::group_status::GroupStatuses;
+use group::ids::{CoreId, GroupId, NodeId, Room, SessionId};
+use group::levels::LevelFacts;
+use group::replica_reads::{AppliedPosition, Reading};
+use group::requests::Route;
+use group::timeline::Timeline;
 use resp::Args;
 use stdx::{Duration, Instant, UnixMillis};
 
 use crate::acl::AclLog;
 use crate::event::CoreOptions;
-use crate::group_status::GroupStatuses;
 use crate::guilt::Guilt;
-use crate::ids::{CoreId, GroupId, NodeId, Room, SessionId};
 use crate::invalidation_barrier::InvalidationBarrier;
 use crate::known::Known;
 use crate::moments::Moments;
@@ -29,9 +34,7 @@ use crate::neighbours::Neighbours;
 use crate::parameters::Parameters;
 use crate::pubsub::Pubsub;
 use crate::quorum::Leaderless;
-use crate::replica_reads::{AppliedPosition, Reading};
 use crate::reports::{HostReport, ProcessFacts};
-use crate::requests::Route;
 use crate::roster::{Member, Roster};
 use crate::scripts::Cache;
 use crate::session::Session;
@@ -40,11 +43,10 @@ use crate::slots::SlotMap;
 use crate::stats::calls::Asked;
 use crate::stats::counters::{Rates, SlowEntry, Slowlog, Statistics};
 use crate::stats::timing::Timings;
-use crate::timeline::Timeline;
 use crate::tracking::Tracker;
 use crate::whereabouts::Whereabouts;
 
-pub use parts::{Access, History, HostFacts, LevelFacts, MemoryFacts, Scripting};
+pub use parts::{Access, History, HostFacts, MemoryFacts, Scripting};
 
 /// What control commands see of their core.
 pub struct Context {

@@ -26,6 +26,14 @@ mod users;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use group::defect::Defect;
+use group::group_seed::GroupSeed;
+use group::ids::{CoreId, GroupId, Level, Now, SessionId};
+use group::limits::Slicing;
+use group::replica_reads::AppliedPosition;
+use group::requests::{Claim, Origin, Request, RequestBody, Route, Step};
+use group::{Group, Standing};
+use group::{router, timeline};
 use keyspace::{Keyspace, Layout};
 use message::GatewayId;
 use resp::{Protocol, Span};
@@ -36,22 +44,16 @@ use crate::acl::Users;
 use crate::acquaintances::Acquaintances;
 use crate::caches::Parked;
 use crate::core_messages::CoreMessage;
-use crate::defect::Defect;
 use crate::event::{Action, CoreOptions, Event};
 use crate::founding::Founding;
-use crate::group::{Group, Standing};
-use crate::group_seed::GroupSeed;
 use crate::guilt::Guilt;
 use crate::hints::Hints;
-use crate::ids::{CoreId, GroupId, Level, Now, SessionId};
-use crate::limits::{self, Slicing};
+use crate::limits;
 use crate::neighbours::Hearing;
 use crate::output::{Outbox, Output};
 use crate::quorum::Answerable;
 use crate::relay::{Purpose, Relay};
-use crate::replica_reads::AppliedPosition;
 use crate::reports::{HostReport, JournalFigures};
-use crate::requests::{Claim, Origin, Request, RequestBody, Route, Step};
 use crate::scripts::route::Runner;
 use crate::session::Sessions;
 use crate::splitting::Splitting;
@@ -61,9 +63,8 @@ use crate::stats::timing::Timings;
 use crate::thorough::Thorough;
 use crate::transaction::{Coordinator, Post, Progress};
 use crate::undelivered::Orphans;
-use crate::{router, timeline};
 
-pub use crate::context::{Access, Context, History, HostFacts, LevelFacts, MemoryFacts, Scripting};
+pub use crate::context::{Access, Context, History, HostFacts, MemoryFacts, Scripting};
 pub use parts::{ClientLoad, Meeting, Questions, Told, Waits};
 
 /// One thread's sessions and groups. [`Core::step`] is the only way in, its actions are the only way out.
@@ -284,7 +285,7 @@ impl Core {
         let holds = |group: &Group| {
             group.prepared_count() > 0
                 || group.lock_count() > 0
-                || databases.clone().any(|database| group.state.keyspace().key_count(database) > 0)
+                || databases.clone().any(|database| group.state().keyspace().key_count(database) > 0)
         };
         let is_alone = !self.context.is_clustered || self.context.is_cluster_of_one();
         self.is_loaded() && is_alone && self.context.scripting.libraries.is_empty() && !self.groups().any(holds)
@@ -379,7 +380,7 @@ impl Core {
             Event::Checkpoint { group, id, news } => {
                 self.with_group(group, actions, |group, output| {
                     if !group.taking_news(id, &news, now, output) {
-                        group.checkpoint_news(id, news, now, output.actions);
+                        group.checkpoint_news(id, news, now, output);
                     }
                 });
             }
@@ -409,13 +410,13 @@ impl Core {
             Event::Record(reader) => {
                 self.recording = reader;
                 self.founding.told_gone.clear();
-                self.groups_mut().for_each(|group| group.state.record(reader));
+                self.groups_mut().for_each(|group| group.record(reader));
             }
             Event::RecordAgain(group) => {
                 let recording = self.recording;
                 self.founding.told_gone.remove(&group);
                 if let Some(group) = self.group_mut(group) {
-                    group.state.record(recording);
+                    group.record(recording);
                 }
             }
             Event::Leave => self.context.is_stopping = true,
@@ -474,8 +475,8 @@ impl Core {
         let first_count = self.context.slots.first_count();
         match Group::new(seed, first_count, self.context.node, policy, &mut self.prng, self.now) {
             Ok(mut group) => {
-                group.state.upkeep().listen(self.context.noted());
-                group.state.record(self.recording);
+                group.upkeep().listen(self.context.noted());
+                group.record(self.recording);
                 group.allows_memory = self.context.settings.allows_memory;
                 group.set_limits(self.context.settings.limits());
                 if self.context.settings.import_mode {
@@ -646,13 +647,13 @@ impl Core {
             let is_awaited = roster.parent(group.id()).is_some() && group.was_never_anything();
             if let Some(end) = roster.gone_at(group.id()).filter(|_| group.is_vacant()) {
                 // Where there is no replica any more the end is all there is to tell.
-                group.state.take_tape();
+                group.take_tape();
                 if self.recording.is_some() && self.founding.told_gone.insert(group.id()) {
                     actions.push(Action::Tape(Box::new(Tape::ended(group.id().0, end))));
                 }
                 continue;
             }
-            if let Some(tape) = group.state.take_tape().filter(|_| !is_awaited) {
+            if let Some(tape) = group.take_tape().filter(|_| !is_awaited) {
                 let tape = Tape { born: group.take_untold(), ..tape };
                 actions.push(Action::Tape(Box::new(tape)));
             }
@@ -680,14 +681,14 @@ impl Core {
         let is_shared = !output.context.roster.is_empty();
         for group in self.groups.iter_mut().flatten() {
             let log_bytes_max = output.context.settings.checkpoint_log_bytes;
-            let is_due = group.log.bytes > log_bytes_max
-                && group.log.bytes > group.state.keyspace().memory_bytes() as u64
+            let is_due = group.log_bytes() > log_bytes_max
+                && group.log_bytes() > group.state().keyspace().memory_bytes() as u64
                 && !group.is_checkpoint_due()
-                && !group.checkpointing.is_resting(self.now);
+                && !group.checkpointing().is_resting(self.now);
             if is_due {
-                let log_bytes_max = log_bytes_max.max(group.state.keyspace().memory_bytes() as u64);
+                let log_bytes_max = log_bytes_max.max(group.state().keyspace().memory_bytes() as u64);
                 let first = output.context.neighbours.checkpoints_first(output.context.node);
-                let is_late = stagger::is_late(group.log.bytes, log_bytes_max);
+                let is_late = stagger::is_late(group.log_bytes(), log_bytes_max);
                 if !is_shared || self.turn.may_begin(first, self.now.instant) || is_late {
                     group.want_checkpoint();
                 } else {
@@ -696,15 +697,15 @@ impl Core {
             }
             if group.is_checkpoint_due() {
                 let started = output.context.timings.start_work();
-                more |= group.checkpoint_turn(self.now, output.actions);
+                more |= group.checkpoint_turn(self.now, &mut output);
                 output.context.timings.stop_work("checkpoint", started);
             }
-            group.checkpointing.is_waiting = is_due && !group.is_checkpoint_due();
-            is_writing |= group.checkpointing.is_running();
+            group.let_checkpoint_wait(is_due && !group.is_checkpoint_due());
+            is_writing |= group.checkpointing().is_running();
             if !output.context.is_expiry_lazy && output.context.pause.is_none() {
                 let moment = group.moment();
                 let started = output.context.timings.start_work();
-                more |= group.state.upkeep().collect(moment, limits::COLLECT_PER_TURN);
+                more |= group.upkeep().collect(moment, limits::COLLECT_PER_TURN);
                 output.context.timings.stop_work("expire-cycle", started);
                 group.tell(&mut output, None);
             }
@@ -748,7 +749,7 @@ impl Core {
     }
 
     fn next_wake(&self) -> Instant {
-        let tick = self.now.instant + limits::TICK_INTERVAL;
+        let tick = self.now.instant + group::limits::TICK_INTERVAL;
         let ends = [
             self.context.pause.map(|(until, _)| until),
             self.next_wait_end(),
@@ -782,7 +783,7 @@ impl Core {
 
     /// Longest time that a core may sleep without being told anything.
     pub const fn idle_interval() -> Duration {
-        limits::TICK_INTERVAL
+        group::limits::TICK_INTERVAL
     }
 }
 

@@ -4,32 +4,35 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use group::cost::Cost;
+use group::group_seed::NewGroup;
+use group::group_status::GroupStatus;
+use group::ids::{CoreId, GroupId, NodeId, SessionId};
+use group::proof::{Committed, Proof};
+use group::published::Published;
+use group::replica_reads::{AppliedPosition, ReplicaRead};
+use group::requests::Author;
+use group::requests::ScriptRequest;
+use group::requests::{
+    Claim, Declined, Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, Request, RequestBody, Route, Step,
+};
+use group::timeline;
+use group::wait_queues::WaitQueueNote;
 use message::TransactionId;
+use resp::Protocol;
 use script::Script;
 use stdx::UnixMillis;
 
 use crate::acl::Users;
 use crate::commands::question::{Answer, Question};
-use crate::group::proof::{Committed, Proof};
-use crate::group_seed::NewGroup;
-use crate::group_status::GroupStatus;
-use crate::ids::{CoreId, GroupId, NodeId, SessionId};
 use crate::libraries::Libraries;
 use crate::neighbours::Neighbours;
 use crate::parameters::Parameters;
-use crate::pubsub::message::Published;
-use crate::replica_reads::{AppliedPosition, ReplicaRead};
-use crate::requests::{
-    Claim, DeclinedScript, Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, Request, RequestBody, Route, Step,
-};
 use crate::roster::Roster;
 use crate::slots::Moved;
 use crate::stagger::Stage;
-use crate::stats::cost::Cost;
 use crate::stats::counters::SlowEntry;
-use crate::timeline;
-use crate::tracking::news::{Author, Change, News, Presence};
-use crate::wait_queues::WaitQueueNote;
+use crate::tracking::news::{Change, News, Presence};
 
 /// All that one core had to tell another in one turn.
 #[derive(Debug)]
@@ -82,6 +85,21 @@ pub enum Piece {
 }
 
 const _: () = assert!(size_of::<Piece>() <= 64, "envelopes of many pieces are moved and copied all the time");
+
+/// A script that has to become a transaction.
+#[derive(Debug)]
+pub struct DeclinedScript {
+    /// Where the reply goes.
+    pub origin: Origin,
+    /// In which form.
+    pub protocol: Protocol,
+    /// What is called.
+    pub script: Arc<ScriptRequest>,
+    /// What it has reached for.
+    pub declined: Declined,
+    /// The group that keeps its client's later requests out meanwhile.
+    pub home: Option<GroupId>,
+}
 
 /// One thing told.
 #[derive(Debug)]

@@ -7,6 +7,11 @@ use std::sync::Arc;
 
 use check::{is_exec, is_http, passes_multi};
 use command::{Flag, Join, Refusal, Span as KeySpan};
+use group::Group;
+use group::ids::{GroupId, Room, SessionId};
+use group::refusals::LOADING;
+use group::requests::{Origin, PlainKind, PlainRequest, Request, RequestBody};
+use group::router;
 use keyspace::{BlockingTimeout, Body, Class, DataCommand, Moment, PREFETCH_MAX, PrefetchTarget};
 use resp::{Args, Glance, Limits, Parsed, Writer};
 
@@ -19,23 +24,19 @@ use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::entry::put_words;
 use crate::event::Action;
-use crate::group::Group;
-use crate::ids::{GroupId, Room, SessionId};
 use crate::known::Known;
 use crate::lookup::lookup;
 use crate::observe::other_databases;
 use crate::quorum::Answerable;
-use crate::refusals::LOADING;
 use crate::relay::Purpose;
 use crate::request_ids::{Named, is_naming};
-use crate::requests::{Origin, PlainKind, PlainRequest, Request, RequestBody};
 use crate::session::queued::Queued;
 use crate::session::ticket::OwnTicket;
 use crate::session::{Hold, NotedRead, write_at_once};
 use crate::stats::calls::Asked;
 use crate::stats::hot::Load;
 use crate::transaction::{Progress, Work};
-use crate::{limits, masters, redirect, router};
+use crate::{limits, masters, redirect};
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -505,7 +506,7 @@ impl Core {
                     local.write(origin, protocol, database, args);
                     return Next::Taken;
                 }
-                let is_missed = local.state.keyspace().listens_to().has(Class::Miss);
+                let is_missed = local.state().keyspace().listens_to().has(Class::Miss);
                 if session.owed_count() == 0 && local.can_read() && !is_missed {
                     self.read_in_turn(id, place, database, command, args);
                     return Next::Taken;
@@ -589,9 +590,9 @@ impl Core {
         let (session, calls) = self.sessions.get_to_count(id).expect("its request is being looked at");
         let is_silent = session.options.no_touch;
         write_at_once(session, calls, |writer| {
-            local.state.keyspace().set_silent(is_silent);
-            local.state.keyspace().query(database, command, args, moment, writer);
-            local.state.keyspace().set_silent(false);
+            local.state().keyspace().set_silent(is_silent);
+            local.state().keyspace().query(database, command, args, moment, writer);
+            local.state().keyspace().set_silent(false);
         });
         if session.tracks() {
             self.context.tracker.remember_command(self.context.core, id, command, args);
@@ -622,9 +623,9 @@ impl Core {
         let is_silent = session.options.no_touch;
         let watch = self.context.timings.start(Known::Data(command), args);
         self.sessions.reply_observed(id, ticket, local.observed(), |writer| {
-            local.state.keyspace().set_silent(is_silent);
-            local.state.keyspace().query(database, command, args, moment, writer);
-            local.state.keyspace().set_silent(false);
+            local.state().keyspace().set_silent(is_silent);
+            local.state().keyspace().query(database, command, args, moment, writer);
+            local.state().keyspace().set_silent(false);
         });
         if tracks {
             self.context.tracker.remember_command(self.context.core, id, command, args);
@@ -967,7 +968,7 @@ pub(crate) fn look_up(groups: &[Option<Group>], found: &[(GroupId, PrefetchTarge
             own[own_count] = *ahead;
             own_count += 1;
         }
-        group.state.keyspace().prefetch(&own[..own_count]);
+        group.state().keyspace().prefetch(&own[..own_count]);
     }
 }
 

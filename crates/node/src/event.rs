@@ -6,8 +6,11 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
+use group::group_seed::GroupSeed;
+use group::host::{ArchiveNews, CheckpointNews, CheckpointStep, Persist};
+use group::ids::{CoreId, GroupId, Lane, Level, NodeId, Room, SessionId};
 use journal::{Append, CheckpointMark, Span};
-use stdx::log::{Entry, HardState};
+use stdx::log::Entry;
 use stdx::{Duration, Instant, Levels};
 
 use crate::acl::Users;
@@ -17,8 +20,6 @@ use crate::session::ticket::OwnTicket;
 use crate::settings::Settings;
 
 pub use crate::followers::{CopyContent, Follower, Wish};
-pub use crate::group_seed::GroupSeed;
-pub use crate::ids::*;
 pub use crate::reports::*;
 
 /// A client wants to know what has changed.
@@ -161,6 +162,21 @@ pub struct MigrateWish {
     pub replaces: bool,
     /// Its client wants what it changes to be on disk before it is told so (CLIENT DURABILITY).
     pub is_synced: bool,
+}
+
+/// Who is at the other end of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// `ADDRESS:PORT`, or the path of a Unix socket followed by `:0`.
+    pub address: String,
+    /// Our own end, in the same form.
+    pub local_address: String,
+    /// True for loopback addresses and Unix sockets: what protected mode trusts.
+    pub is_local: bool,
+    /// File descriptor number, which CLIENT LIST shows; -1 if there is none.
+    pub descriptor: i64,
+    /// The host itself asks: it may do everything, whatever is set for users.
+    pub is_host: bool,
 }
 
 /// Everything that can happen to a core.
@@ -521,25 +537,6 @@ pub enum Action {
     },
 }
 
-/// What an archive needs to know of a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ArchiveNews {
-    /// Which.
-    pub group: GroupId,
-    /// True where it is led.
-    pub is_leading: bool,
-    /// The disk of the leader's node has no room.
-    pub lacks_room: bool,
-    /// Others vote: what the log of this node does not hold any more they may hold.
-    pub has_others: bool,
-    /// The last entry applied here: it is committed.
-    pub index: u64,
-    /// The terms of entries up to this one are not known.
-    pub floor: u64,
-    /// The terms of the entries behind it, where the group is led: each with the index from which it counts.
-    pub terms: Vec<(u64, u64)>,
-}
-
 /// What to do with the file of users (`aclfile`), or with that of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub enum UsersFile {
@@ -554,49 +551,6 @@ pub enum UsersFile {
         /// The users, if they are kept in it.
         users: Option<Arc<Users>>,
     },
-}
-
-/// When an append counts as persisted; [`Event::Persisted`] says so, in the order of the appends of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Persist {
-    /// When it is on disk.
-    Synced,
-    /// When it has been handed to the operating system, and so outlives the process. The journal syncs it as
-    /// `appendfsync` says.
-    Written,
-}
-
-/// A step in writing a checkpoint. Steps of one checkpoint come in order: `Begin`, chunks, then `Finish`; or for one of
-/// a leader's `Keep` and `Install`; or `Abandon` at any time.
-#[derive(Debug)]
-pub enum CheckpointStep {
-    /// Open a new file for it.
-    Begin(CheckpointMark),
-    /// Append a chunk; the host answers with [`CheckpointNews::Written`], and may take its time: that is the pacing.
-    Chunk(Vec<u8>),
-    /// All chunks have been given: make it durable and let it count. [`CheckpointNews::Finished`] follows.
-    Finish,
-    /// All chunks have been given, and they are a leader's: make it durable, without letting it count. Whatever may be
-    /// lacking for it, as room, is found out here. [`CheckpointNews::Kept`] follows.
-    Keep,
-    /// Let what is kept count and take the place of the group's log, with this hard state, in one record, however long
-    /// that takes: the group has no other log any more. [`CheckpointNews::Finished`] follows.
-    Install(HardState),
-    /// Throw it away.
-    Abandon,
-}
-
-/// What a host tells of a checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CheckpointNews {
-    /// So many bytes of its chunks have been written since the last such news.
-    Written(usize),
-    /// It is durable, and does not count yet.
-    Kept,
-    /// It is durable and counts; log before it may be dropped.
-    Finished,
-    /// It could not be written; it does not count, and the log is kept.
-    Failed(String),
 }
 
 /// What every core of a node is told once, at its start.

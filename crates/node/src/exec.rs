@@ -8,6 +8,10 @@
 use std::sync::Arc;
 
 use command::Refusal;
+use group::ids::{GroupId, SessionId};
+use group::refusals::READ_ONLY;
+use group::requests::{Origin, Request, RequestBody};
+use group::router;
 use keyspace::{Body, DataCommand};
 use resp::{Args, Protocol, Span, Writer};
 
@@ -19,19 +23,17 @@ use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, Watch, put_exec, put_words};
 use crate::event::Action;
-use crate::ids::{GroupId, SessionId};
 use crate::known::Known;
 use crate::lookup::selected;
 use crate::quorum::Answerable;
-use crate::refusals::READ_ONLY;
 use crate::request_ids::{self, Named};
-use crate::requests::{Origin, Request, RequestBody};
 use crate::session::composition::Composition;
 use crate::session::queued::Queued;
 use crate::session::ticket::OwnTicket;
 use crate::session::{Hold, Multi, Session};
+use crate::stats::cost::Measure;
 use crate::transaction::Work;
-use crate::{frame, libraries, redirect, router};
+use crate::{frame, libraries, redirect};
 
 impl Core {
     pub(crate) fn flow(&mut self, id: SessionId, flow: Flow, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
@@ -468,7 +470,8 @@ impl Core {
         }
         let mut writer = Writer::new(protocol);
         group.end_reservation(&origin);
-        let observed = group.read_exec(packed, (protocol, is_silent), now, &mut self.context.timings, &mut writer);
+        let mut meter = Measure::Client(&mut self.context.timings);
+        let observed = group.read_exec(packed, (protocol, is_silent), now, &mut meter, &mut writer);
         if self.sessions.get(id).is_some_and(Session::tracks) {
             self.context.tracker.remember_exec(self.context.core, id, packed);
         }

@@ -26,8 +26,8 @@ use bytes::Bytes;
 use stdx::Instant;
 use stdx::log::{Entry, EntryKind, HardState, Membership};
 
-use crate::group_seed::NewGroup;
-use crate::ids::GroupId;
+use group::group_seed::NewGroup;
+use group::ids::GroupId;
 
 /// What a core knows of groups that come into being while it runs.
 #[derive(Debug)]

@@ -51,7 +51,7 @@ impl LinkSeen {
 
 #[cfg(test)]
 mod tests {
-    use crate::ids::NodeId;
+    use group::ids::NodeId;
     use stdx::Duration;
 
     use super::*;

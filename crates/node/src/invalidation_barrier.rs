@@ -17,9 +17,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::group::proof::Committed;
-use crate::ids::CoreId;
-use crate::requests::{Claim, Origin};
+use group::ids::CoreId;
+use group::proof::Committed;
+use group::requests::{Claim, Origin};
 
 /// An answer that waits.
 #[derive(Debug)]

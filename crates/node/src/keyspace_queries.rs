@@ -5,14 +5,14 @@
 
 use std::collections::BTreeSet;
 
+use group::ids::GroupId;
+use group::one_command::run_one;
 use keyspace::{Keyspace, Layout, Moment};
 use resp::{Args, Writer};
 use stdx::slot::{Slot, slot_of};
 
 use crate::entry::{Effect, Reader, put_words};
 use crate::frame;
-use crate::ids::GroupId;
-use crate::one_command::run_one;
 use crate::transaction::database_effects_of;
 
 /// The queries among a transaction's commands, by place, each naming the database that its keys are in before the

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use group::ids::{GroupId, NodeId};
+
 use crate::acl::Users;
 use crate::core::Core;
-use crate::ids::{GroupId, NodeId};
 
 /// A node of the cluster, as another one sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,9 +10,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use group::ids::NodeId;
 use stdx::Instant;
 
-use crate::ids::NodeId;
 use crate::limits::{LIFE_PROOF, LIFE_PROOF_YOUNG, LIFE_SILENCE, LIFE_YOUNG, LIVES_MAX, LIVES_REFUSED_MAX};
 
 /// What becomes of a process that speaks under a node's number.

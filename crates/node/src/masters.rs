@@ -5,12 +5,12 @@ mod spread;
 use std::collections::BTreeMap;
 
 use command::Refusal;
+use group::ids::{GroupId, Lane, NodeId};
 use resp::Args;
 use stdx::UnixMillis;
 use stdx::slot::Slot;
 
 use crate::context::Context;
-use crate::ids::{GroupId, Lane, NodeId};
 use crate::reports::LinkReport;
 use crate::roster::{Member, host_and_port, name_of};
 
@@ -177,7 +177,7 @@ impl<'a> Map<'a> {
 
 /// The groups that somebody leads. A node by itself leads all.
 pub(crate) fn leaders(core: &Context) -> impl Iterator<Item = (GroupId, NodeId)> {
-    let leader = |route: &crate::requests::Route| if core.is_clustered { route.leader } else { Some(core.node) };
+    let leader = |route: &group::requests::Route| if core.is_clustered { route.leader } else { Some(core.node) };
     (0..).map(GroupId).zip(&core.routes).filter_map(move |(group, route)| Some((group, leader(route)?)))
 }
 

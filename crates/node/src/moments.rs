@@ -16,10 +16,10 @@
 //! [`limits::MOMENT_LEAP_MAX_MS`] is not followed, and told: then moments of different groups say nothing of their
 //! order until the clock is put right.
 
+use group::ids::{Level, Now};
 use stdx::{Instant, UnixMillis};
 
 use crate::event::Action;
-use crate::ids::{Level, Now};
 use crate::limits;
 
 /// The latest moment that a core knows of.
@@ -67,7 +67,7 @@ impl Moments {
     /// True, now and then, if the latest has changed since.
     pub(crate) fn is_to_be_passed_on(&mut self, now: Instant) -> bool {
         let (passed_on, when) = self.passed_on;
-        let is_due = passed_on != self.latest && now.since(when) >= limits::ARCHIVE_INTERVAL;
+        let is_due = passed_on != self.latest && now.since(when) >= group::limits::ARCHIVE_INTERVAL;
         if is_due {
             self.passed_on = (self.latest, now);
         }

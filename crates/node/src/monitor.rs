@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::{CoreId, SessionId};
+use group::ids::{CoreId, SessionId};
 
 /// Which sessions of this core watch, and which cores have such sessions.
 #[derive(Debug, Default)]

@@ -10,9 +10,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use group::ids::{CoreId, NodeId};
 use stdx::{Duration, Instant, leb128};
 
-use crate::ids::{CoreId, NodeId};
 use crate::limits;
 use crate::stagger::{self, Stage};
 

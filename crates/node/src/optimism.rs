@@ -1,9 +1,9 @@
 //! What a session knows of its attempts to change what it has watched, and when it asks for help: see
 //! `docs/decisions/0063`.
 
+use group::ids::GroupId;
 use stdx::{Duration, Instant, Level};
 
-use crate::ids::GroupId;
 use crate::limits;
 
 /// Groups of older levels reserve nothing.
@@ -33,7 +33,7 @@ impl Optimism {
         if self.refused_count < limits::RESERVE_AFTER || self.rests_until.is_some_and(|until| now < until) {
             return None;
         }
-        self.bound = (self.took * 2).clamp(limits::RESERVATION_MIN, limits::RESERVATION_MAX);
+        self.bound = (self.took * 2).clamp(limits::RESERVATION_MIN, group::limits::RESERVATION_MAX);
         Some(self.bound)
     }
 

@@ -2,9 +2,15 @@
 
 mod blocking;
 mod caches;
+mod for_groups;
 pub(crate) mod monitor;
 
-use consensus::Message;
+use group::cost::Cost;
+use group::ids::{CoreId, GroupId, Lane, Level, NodeId};
+use group::proof::{Committed, Observed, Proof};
+use group::published::Published;
+use group::requests::{Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest};
+use group::timeline;
 use keyspace::{DataCommand, Notice};
 use message::TransactionId;
 use resp::{Args, Protocol, Writer};
@@ -14,16 +20,12 @@ use crate::context::Context;
 use crate::core_messages::{CoreMessage, Envelope, Piece};
 use crate::entry::put_words;
 use crate::event::Action;
-use crate::group::proof::{Committed, Observed, Proof};
-use crate::ids::{CoreId, GroupId, Lane, Level, NodeId};
 use crate::invalidation_barrier::Withheld;
 use crate::known::Known;
-use crate::pubsub::message::Published;
-use crate::requests::{Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, RequestBody, Step};
 use crate::session::Sessions;
-use crate::stats::cost::{Cost, Measure};
+use crate::stats::cost::Measure;
 use crate::stats::timing::{Timings, Watch};
-use crate::{limits, timeline, wire};
+use crate::{limits, wire};
 
 /// Letters being gathered, one per sibling core.
 #[derive(Debug, Default)]
@@ -185,19 +187,8 @@ impl Output<'_> {
         }
     }
 
-    /// Answers a request that changed data, when those who cache have been told: [`Output::settle`] must follow.
-    #[inline]
-    pub(crate) fn reply_committed(
-        &mut self,
-        origin: &Origin,
-        protocol: Protocol,
-        proof: Committed,
-        write: impl FnOnce(&mut Writer),
-    ) {
-        self.reply_timed(origin, protocol, proof, |_, writer| write(writer));
-    }
-
-    /// The same for commands that are measured one by one.
+    /// Answers a request that changed data, when those who cache have been told: [`Output::settle`] must follow. What
+    /// is written gets what measures commands one by one.
     #[inline]
     pub(crate) fn reply_timed(
         &mut self,
@@ -330,11 +321,6 @@ impl Output<'_> {
         }
     }
 
-    /// Asks a group for a step of a move that another group of this core drives.
-    pub fn ask_for_move(&mut self, by: GroupId, id: TransactionId, group: GroupId, step: Step, body: RequestBody) {
-        self.post(self.context.core, CoreMessage::Move { by, id, group, step, body });
-    }
-
     /// A command begins to be carried out.
     #[inline]
     pub(crate) fn start_watch(&mut self, command: &'static DataCommand, args: Args<'_>) -> Option<Watch> {
@@ -420,13 +406,6 @@ impl Output<'_> {
             let channel = format!("__keyevent@{database}__:{}", notice.name);
             self.publish(&Published::new(channel.as_bytes(), &notice.key));
         }
-    }
-
-    /// Sends a Raft message.
-    pub fn send_raft(&mut self, group: GroupId, message: &Message) {
-        let bytes = wire::encode_raft(group, message);
-        let lane = if message.kind().is_vital() { Lane::Vital } else { Lane::Log };
-        self.send(NodeId(message.to()), group, lane, bytes);
     }
 
     /// Sends a message to another node's core of a group.

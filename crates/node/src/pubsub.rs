@@ -7,15 +7,13 @@
 //! A message is delivered at most once, as in Redis: a subscriber that does not read is cut off (see
 //! `client-output-buffer-limit`), and one that is away misses what is said meanwhile.
 
-pub(crate) mod message;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use group::ids::SessionId;
+use group::published::Published;
 use keyspace::glob;
 
-use crate::ids::SessionId;
-use crate::pubsub::message::Published;
 use crate::session::{Session, Sessions};
 use crate::settings::OutputLimits;
 

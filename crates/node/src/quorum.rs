@@ -8,9 +8,9 @@ mod checks;
 
 use std::collections::BTreeMap;
 
+use group::ids::GroupId;
 use stdx::{Duration, Instant};
 
-use crate::ids::GroupId;
 use crate::limits;
 
 /// Somebody has asked whether a group can answer. Nothing is asked of a group without this, or without saying that it

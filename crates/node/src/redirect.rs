@@ -1,13 +1,13 @@
 //! `cluster-redirect yes`: clients are sent to the leader of their keys, in Redis's words.
 
 use command::{Command, Refusal, Span as KeySpan};
+use group::ids::{GroupId, NodeId};
 use keyspace::Body;
 use resp::Args;
 use stdx::slot::{Slot, slot_of};
 
 use crate::commands::Record;
 use crate::context::Context;
-use crate::ids::{GroupId, NodeId};
 use crate::known::Known;
 use crate::masters::master_of_this;
 

@@ -2,6 +2,11 @@
 
 use std::sync::Arc;
 
+use group::ids::{CoreId, GroupId, SessionId};
+use group::proof::Proof;
+use group::requests::PrepareAnswer;
+use group::requests::{Claim, Origin, Request, RequestBody, Step};
+use group::router;
 use resp::Span;
 use stdx::Instant;
 use stdx::slot::Slot;
@@ -11,15 +16,11 @@ use crate::core_messages::CoreMessage;
 use crate::dispatch::Groups;
 use crate::entry::{Reader, put_words};
 use crate::event::Action;
-use crate::group::proof::Proof;
-use crate::ids::{CoreId, GroupId, SessionId};
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
-use crate::requests::{Claim, Origin, Request, RequestBody, Step};
 use crate::session::{Hold, NotedRead};
 use crate::slots::Moved;
-use crate::transaction::{PrepareAnswer, Work};
-use crate::{limits, router};
+use crate::transaction::Work;
 
 impl Core {
     /// Tells all cores what has become of slots of the groups of this one.
@@ -91,7 +92,7 @@ impl Core {
     /// that.
     pub(crate) fn end_with_gone(&mut self, actions: &mut Vec<Action>) {
         let now = self.now.instant;
-        let is_over = |since: &Instant| now.since(*since) >= limits::GONE_PATIENCE;
+        let is_over = |since: &Instant| now.since(*since) >= group::limits::GONE_PATIENCE;
         let over = self.founding.gone.iter().filter(|(_, since)| is_over(since)).map(|(group, _)| *group);
         for group in over.collect::<Vec<_>>() {
             self.end_with(group, actions);

@@ -14,14 +14,14 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use group::ids::{GroupId, NodeId, SessionId};
+use group::requests::{Claim, Request, RequestBody, Route, ScriptRequest, Step};
 use message::TransactionId;
 use resp::Protocol;
 use stdx::{Duration, Instant};
 
-use crate::ids::{GroupId, NodeId, SessionId};
 use crate::limits;
 use crate::quorum::Answerable;
-use crate::requests::{Claim, Request, RequestBody, Route, ScriptRequest, Step};
 
 /// What is done with an answer.
 #[derive(Debug)]
@@ -207,8 +207,8 @@ impl Relay {
     pub fn new(boot: u64, group_count: u32) -> Self {
         let mut this = Self {
             boot,
-            window_bytes_max: limits::WINDOW_BYTES_MAX,
-            stream_bytes_max: limits::STREAM_BYTES_MAX,
+            window_bytes_max: group::limits::WINDOW_BYTES_MAX,
+            stream_bytes_max: group::limits::STREAM_BYTES_MAX,
             streams: Vec::new(),
             active: BTreeSet::new(),
         };
@@ -277,7 +277,7 @@ impl Relay {
         let byte_count = request.body.byte_count();
         // Clients are not to wait until a large value of somebody's transaction has gone all its way.
         let weight = match &purpose {
-            Purpose::Transaction { .. } => byte_count.min(limits::SLICED_BYTES_MIN),
+            Purpose::Transaction { .. } => byte_count.min(group::limits::SLICED_BYTES_MIN),
             _ => byte_count,
         };
         stream.byte_count += byte_count;
@@ -493,7 +493,7 @@ impl Relay {
         self.active.retain(|group| !self.streams[*group as usize].outstanding.is_empty());
         for group in &self.active {
             let stream = &mut self.streams[*group as usize];
-            let more = limits::patience_for(stream.out_bytes);
+            let more = group::limits::patience_for(stream.out_bytes);
             let resend_after = limits::RESEND_AFTER + more;
             for (kind, is_change) in [false, true].into_iter().enumerate() {
                 if stream.counts[kind] == 0 {
@@ -549,7 +549,7 @@ impl Relay {
 impl Stream {
     /// Large values of transactions take little of the window, but not all of the memory.
     fn is_full(&self, window_bytes_max: usize) -> bool {
-        self.weight > window_bytes_max || self.byte_count > limits::EFFECTS_BYTES_MAX
+        self.weight > window_bytes_max || self.byte_count > group::limits::EFFECTS_BYTES_MAX
     }
 
     fn floor(&self) -> u64 {
@@ -657,7 +657,7 @@ impl Stream {
             outstanding.is_change == is_change
                 && (is_silent || outstanding.is_sent_back)
                 && now.since(outstanding.submitted)
-                    >= limits::REQUEST_PATIENCE + more.max(limits::patience_for(outstanding.byte_count))
+                    >= limits::REQUEST_PATIENCE + more.max(group::limits::patience_for(outstanding.byte_count))
                 && outstanding.request.as_ref().is_some_and(|(request, _)| {
                     !matches!(
                         request.body,
@@ -680,12 +680,13 @@ impl Stream {
 
 #[cfg(test)]
 mod tests {
+    use group::ids::CoreId;
+    use group::locks::FencingToken;
+    use group::requests::{Origin, Resolution};
+    use message::GatewayId;
+
     use super::*;
     use crate::entry::Effect;
-    use crate::ids::CoreId;
-    use crate::locks::FencingToken;
-    use crate::requests::{Origin, Resolution};
-    use message::GatewayId;
 
     const SESSION: SessionId = SessionId { serial: 1, index: 0 };
 
@@ -710,7 +711,7 @@ mod tests {
     fn the_end_of_a_transaction_does_not_wait_behind_those_who_wait_for_it() {
         let mut relay = Relay::new(1, 1);
         relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1, is_here: true }, Instant::ZERO);
-        let value = || RequestBody::Write(vec![0; limits::STREAM_BYTES_MAX]);
+        let value = || RequestBody::Write(vec![0; group::limits::STREAM_BYTES_MAX]);
         submit(&mut relay, value());
         submit(&mut relay, value());
         assert_eq!(flush(&mut relay), 1, "more than enough is under way");
@@ -780,14 +781,14 @@ mod tests {
         relay.set_route(GroupId(0), Route { leader: Some(NodeId(2)), term: 1, is_here: true }, Instant::ZERO);
         let gateway = GatewayId { node: 1, boot: 1, core: CoreId(0) };
         let transaction = TransactionId { gateway, number: 1 };
-        let exported = Some(vec![0; limits::WINDOW_BYTES_MAX + 1]);
+        let exported = Some(vec![0; group::limits::WINDOW_BYTES_MAX + 1]);
         let effects = vec![Effect::Key { database: 0, key: b"large".to_vec(), exported }];
         let body = RequestBody::Prepare { transaction, token: FencingToken::default(), participants: vec![0], effects };
         let purpose = Purpose::Transaction { id: transaction, step: Step::Prepare };
         relay.submit(request(body), purpose, Answerable::UNDER_WAY, Instant::ZERO);
         assert!(!relay.is_full(GroupId(0)));
-        submit(&mut relay, RequestBody::Write(vec![0; limits::SLICED_BYTES_MIN]));
-        submit(&mut relay, RequestBody::Write(vec![0; limits::WINDOW_BYTES_MAX]));
+        submit(&mut relay, RequestBody::Write(vec![0; group::limits::SLICED_BYTES_MIN]));
+        submit(&mut relay, RequestBody::Write(vec![0; group::limits::WINDOW_BYTES_MAX]));
         assert_eq!(flush(&mut relay), 3);
         assert!(relay.is_full(GroupId(0)));
     }

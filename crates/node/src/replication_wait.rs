@@ -8,11 +8,11 @@
 //! before, so it lies before that place.
 
 use command::Refusal;
+use group::ids::SessionId;
 use resp::Args;
 use stdx::{Duration, Instant};
 
 use crate::event::{FollowersAnswer, FollowersForm};
-use crate::ids::SessionId;
 use crate::session::ticket::OwnTicket;
 
 /// Between two questions to the same leader.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use group::ids::{Lane, NodeId};
 use stdx::{Instant, UnixMillis};
 
-use crate::ids::{Lane, NodeId};
 use crate::stalls::Stalls;
 
 /// What only the host can know.

@@ -8,13 +8,13 @@
 //! is what keeps two copies of it apart: who gets the lock looks whether the answer is there already, and until the
 //! answer has been applied nobody else gets it.
 
+use group::invocation::Invocation;
 use resp::{Protocol, Span};
 use stdx::slot::slot_of;
 
 use crate::entry::{Reader, RequestId};
 use crate::known::Known;
 use crate::lookup::lookup;
-use crate::scripts::invocation::Invocation;
 use crate::slots::SlotMap;
 use crate::transaction::Work;
 
@@ -22,13 +22,6 @@ use crate::transaction::Work;
 pub const ID_BYTES_MAX: usize = 64;
 
 pub(crate) const BAD_ID: &str = "ERR A request id has 1 to 64 bytes";
-
-/// The id is known, and the request under it was another one.
-pub(crate) const OTHER_REQUEST: &str = "ERR Another request has been carried out under this request id";
-
-/// The group keeps as many answers as it may.
-pub(crate) const NO_PLACE: &str = "TRYAGAIN No room for another request id: answers take as much memory as \
-     request-id-maxmemory allows, and are kept for as long as request-id-ttl says";
 
 /// A reply that would have to be kept is too long.
 pub(crate) const LONG_REPLY: &str = "ERR The reply is too long to be kept for a request id: nothing has been changed";

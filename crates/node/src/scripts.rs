@@ -1,36 +1,36 @@
 //! Scripts on their way: which are known, what they may call, and the two places where they run.
 //!
-//! A script with keys in one group that this core leads runs at once, on the group's keys (`group::live`), and what it
+//! A script with keys in one group that this core leads runs at once, on the group's keys (`in_place`), and what it
 //! has changed is logged as the commands it called. Every other script, and one that reaches for a key that it has not
-//! named or takes long, is a transaction: it runs on copies of its keys, which are locked meanwhile (`computation`),
+//! named or takes long, is a transaction: it runs on copies of its keys, which are locked meanwhile (`on_copies`),
 //! and a part of it at each turn. Nothing of a script that does not end is ever seen.
 
-pub(crate) mod invocation;
+pub(crate) mod in_place;
 pub(crate) mod naming;
 pub(crate) mod on_copies;
-pub(crate) mod overlay;
 pub(crate) mod route;
 
+use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use command::{Flag, Refusal};
+use group::ids::Level;
+use group::invocation::{Caller, Invocation};
+use group::levels::{body_at, check_form};
+use group::published::Published;
 use keyspace::{DataCommand, Moment};
 use resp::{Args, Writer};
 use script::Script;
 use stdx::Duration;
 
-use crate::acl::Denial;
+use crate::acl::{Denial, User};
 use crate::blocking::lay_out;
 use crate::entry::{Reader, put_words};
 use crate::event::Action;
-use crate::ids::Level;
 use crate::known::Known;
-use crate::levels::{body_at, check_form};
 use crate::limits;
 use crate::lookup::selected;
-use crate::pubsub::message::Published;
-use crate::scripts::invocation::Invocation;
 use crate::stats::calls::ScriptCalls;
 use crate::stats::counters::shorten;
 
@@ -148,7 +148,7 @@ fn permit_known(
     if !known.accepts(args.len()) {
         return Err(Refusal::new(WRONG_ARGUMENT_COUNT));
     }
-    if let Some(user) = &invocation.user
+    if let Some(user) = user_of(invocation)
         && let Err(denial) = user.check(known, args)
     {
         let refusal = denial.refusal_in_script(&user.name);
@@ -250,10 +250,18 @@ const WRONG_ARGUMENT_COUNT: &str = "ERR Wrong number of args calling Redis comma
 const NOT_ALLOWED: &str = "ERR This Redis command is not allowed from script";
 const READ_ONLY: &str = "ERR Write commands are not allowed from read-only scripts.";
 
+impl Caller for User {}
+
+/// The user who calls a script, unless that user may do everything.
+fn user_of(invocation: &Invocation) -> Option<&User> {
+    let user = invocation.user.as_deref()?;
+    Some((user as &dyn Any).downcast_ref().expect("only a user calls a script"))
+}
+
 /// What `redis.acl_check_cmd` answers.
 pub(crate) fn may_call(args: Args<'_>, invocation: &Invocation) -> Option<bool> {
     let known = crate::lookup::lookup(args).ok()?;
-    Some(invocation.user.as_ref().is_none_or(|user| user.check(known, args).is_ok()))
+    Some(user_of(invocation).is_none_or(|user| user.check(known, args).is_ok()))
 }
 
 /// What `redis.log` asks of the host; nothing for levels that only a debugger wants.

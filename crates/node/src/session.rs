@@ -11,6 +11,8 @@ pub mod ticket;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 
+use group::ids::{GroupId, Now, SessionId};
+use group::proof::{Committed, Observed, Proof};
 use parts::Wanting;
 use resp::{Protocol, RequestParser, Writer};
 use stdx::Instant;
@@ -18,14 +20,13 @@ use stdx::Instant;
 use crate::acl::User;
 use crate::blocking::Waiting;
 use crate::entry::{Durability, Watch};
+use crate::event::Peer;
 use crate::followers::Follower;
-use crate::group::proof::{Committed, Observed, Proof};
-use crate::ids::{GroupId, Now, Peer, SessionId};
 use crate::known::Known;
 use crate::optimism::Optimism;
 use crate::session::composition::Composition;
 use crate::session::queued::Queued;
-use crate::session::ticket::{OwnTicket, OwnWord};
+use crate::session::ticket::{OwnTicket, OwnWord, Right};
 use crate::settings::{OutputLimit, OutputLimits};
 use crate::stats::calls::{Asked, Calls};
 use crate::stats::hot::Load;
@@ -844,20 +845,22 @@ impl Sessions {
     /// The ticket of a request that groups carry out is a plain number, and cannot be answered so:
     ///
     /// ```
-    /// # use node::{SessionId, session::{Sessions, ticket::OwnTicket}};
+    /// # use group::ids::SessionId;
+    /// # use node::session::{Sessions, ticket::OwnTicket};
     /// fn answer(sessions: &mut Sessions, id: SessionId, ticket: OwnTicket) {
     ///     sessions.reply_own(id, ticket, |writer| writer.ok());
     /// }
     /// ```
     ///
     /// ```compile_fail
-    /// # use node::{SessionId, session::{Sessions, ticket::OwnTicket}};
+    /// # use group::ids::SessionId;
+    /// # use node::session::{Sessions, ticket::OwnTicket};
     /// fn answer(sessions: &mut Sessions, id: SessionId, ticket: u64) {
     ///     sessions.reply_own(id, ticket, |writer| writer.ok());
     /// }
     /// ```
     pub fn reply_own(&mut self, id: SessionId, ticket: OwnTicket, write: impl FnOnce(&mut Writer)) {
-        self.put(id, ticket.0, Proof::Own(OwnWord { _sealed: () }), write);
+        self.put(id, ticket.0, Right::Own(OwnWord { _sealed: () }), write);
     }
 
     /// Answers a request that changed nothing.
@@ -868,27 +871,28 @@ impl Sessions {
         observed: Observed,
         write: impl FnOnce(&mut Writer),
     ) {
-        self.put(id, ticket, observed.into(), write);
+        self.put(id, ticket, Proof::from(observed).into(), write);
     }
 
     /// Refuses a request, or says that nobody knows what has become of it.
     pub(crate) fn refuse(&mut self, id: SessionId, ticket: u64, text: &str) {
-        self.put(id, ticket, Proof::Refused, |writer| writer.error(text));
+        self.put(id, ticket, Proof::Refused.into(), |writer| writer.error(text));
     }
 
     /// Gives a reply that has been kept, in the session's protocol.
-    pub(crate) fn reply_proven(&mut self, id: SessionId, ticket: u64, proof: Proof, bytes: &[u8]) {
+    pub(crate) fn reply_proven(&mut self, id: SessionId, ticket: u64, proof: impl Into<Right>, bytes: &[u8]) {
+        let right = proof.into();
         let is_error = bytes.first() == Some(&b'-');
-        assert!(is_error || !matches!(proof, Proof::Refused), "what is not proved can only be refused");
-        self.put(id, ticket, proof, |writer| writer.raw(bytes));
+        assert!(is_error || !matches!(right, Right::Group(Proof::Refused)), "what is not proved can only be refused");
+        self.put(id, ticket, right, |writer| writer.raw(bytes));
     }
 
     /// Puts a reply where it belongs. `write` must write exactly one.
-    fn put(&mut self, id: SessionId, ticket: u64, proof: Proof, write: impl FnOnce(&mut Writer)) {
+    fn put(&mut self, id: SessionId, ticket: u64, right: Right, write: impl FnOnce(&mut Writer)) {
         if self.get(id).is_none() {
             return self.reply_to_orphan((id, ticket), write);
         }
-        self.prompt_reply_count += u64::from(!matches!(proof, Proof::Committed(_)));
+        self.prompt_reply_count += u64::from(!matches!(right, Right::Group(Proof::Committed(_))));
         let Some(session) = self.get_mut(id) else { return };
         if ticket < session.owed.head {
             return; // it was given up before
@@ -901,7 +905,7 @@ impl Sessions {
             let mut writer = Writer::new(protocol);
             write(&mut writer);
             match &composition.data {
-                None => composition.data = Some((proof, writer.into_bytes())),
+                None => composition.data = Some((right, writer.into_bytes())),
                 Some(_) => composition.take_answer(writer.bytes()),
             }
             self.composed.push(id);
@@ -912,14 +916,14 @@ impl Sessions {
         {
             let mut writer = Writer::new(protocol);
             write(&mut writer);
-            waiting.answer = Some((proof, writer.into_bytes()));
+            waiting.answer = Some((right, writer.into_bytes()));
             self.tried.push(id);
             return;
         }
         if !session.owed.wanting.is_empty()
             && let Some(place) = session.owed.wanting.iter().position(|wanting| wanting.ticket == ticket)
             && let Some(Wanting { groups, .. }) = session.owed.wanting.remove(place)
-            && matches!(proof, Proof::Committed(_))
+            && let Right::Group(proof @ Proof::Committed(_)) = right
         {
             let mut writer = Writer::new(protocol);
             write(&mut writer);
@@ -966,7 +970,9 @@ impl Sessions {
     /// Answers a request that changed data: the proof is that its entry is safe at the level in force.
     ///
     /// ```
-    /// # use node::{SessionId, group::Committed, session::Sessions};
+    /// # use group::proof::Committed;
+    /// # use group::ids::SessionId;
+    /// # use node::session::Sessions;
     /// fn acknowledge(sessions: &mut Sessions, id: SessionId, ticket: u64, proof: Committed) {
     ///     sessions.reply_committed(id, ticket, proof, |writer| writer.ok());
     /// }
@@ -975,7 +981,9 @@ impl Sessions {
     /// That it was looked at does not do:
     ///
     /// ```compile_fail
-    /// # use node::{SessionId, group::Observed, session::Sessions};
+    /// # use group::proof::Observed;
+    /// # use group::ids::SessionId;
+    /// # use node::session::Sessions;
     /// fn acknowledge(sessions: &mut Sessions, id: SessionId, ticket: u64, proof: Observed) {
     ///     sessions.reply_committed(id, ticket, proof, |writer| writer.ok());
     /// }
@@ -984,7 +992,7 @@ impl Sessions {
         // Writing the reply is executing the request: it must be done even if nobody is left to read it, as every other
         // replica does it.
         let mut write = Some(write);
-        self.put(id, ticket, proof.into(), |writer| write.take().expect("called once")(writer));
+        self.put(id, ticket, Proof::from(proof).into(), |writer| write.take().expect("called once")(writer));
         if let Some(write) = write {
             write(&mut Writer::new(Protocol::Resp2));
         }

@@ -11,6 +11,8 @@ use stdx::Duration;
 
 pub use self::rewrite::rewritten;
 pub use self::table::TABLE;
+use group::host::AppendFsync;
+
 use crate::acl::Users;
 use crate::entry::Durability;
 use crate::roster::{ZONE_BYTES_MAX, is_zone};
@@ -31,18 +33,6 @@ fn zones_line(value: &str) -> Result<String, String> {
         }
     }
     Ok(zones.join(","))
-}
-
-/// When an acknowledged write is on disk (`appendfsync`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AppendFsync {
-    /// Before the acknowledgement.
-    #[default]
-    Always,
-    /// Within a second.
-    EverySecond,
-    /// When the operating system likes.
-    No,
 }
 
 /// Which events of keys are published, and on which channels (`notify-keyspace-events`).

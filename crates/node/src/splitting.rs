@@ -33,8 +33,8 @@ use state::FIRST;
 use stdx::Level;
 use stdx::log::{Entry, EntryKind};
 
-use crate::group_seed::{GroupSeed, NewGroup};
-use crate::ids::GroupId;
+use group::group_seed::{GroupSeed, NewGroup};
+use group::ids::GroupId;
 
 /// What a core knows of groups that split off.
 #[derive(Default)]
@@ -93,13 +93,15 @@ pub(crate) fn first_entry(new: &NewGroup, level: Level) -> Entry {
 
 #[cfg(test)]
 mod tests {
-    use crate::core::Core;
-    use crate::limits;
     use keyspace::Keyspace;
     use state::SplitOff;
     use std::sync::Arc;
     use stdx::log::Membership;
 
+    use crate::core::Core;
+    use crate::limits;
+
+    use group::ids::{CoreId, NodeId, Now};
     use keyspace::{Layout, Options, Tuning};
     use resp::{Args, Protocol, Span};
     use state::{Beginnings, Position, State};
@@ -107,7 +109,6 @@ mod tests {
 
     use super::*;
     use crate::event::{CoreOptions, Event};
-    use crate::ids::{CoreId, NodeId, Now};
     use crate::reports::ProcessFacts;
     use crate::settings::Settings;
 

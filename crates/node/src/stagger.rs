@@ -9,9 +9,9 @@
 //! ([`limits::CHECKPOINT_LATE_PERCENT`]). Checkpoints that somebody asks for, a client, a backup, or a member that
 //! lacks one, wait for nobody.
 
+use group::ids::NodeId;
 use stdx::Instant;
 
-use crate::ids::NodeId;
 use crate::limits;
 
 /// What a node does about checkpoints.

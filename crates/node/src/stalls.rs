@@ -6,9 +6,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use group::ids::CoreId;
 use stdx::UnixMillis;
 
-use crate::ids::CoreId;
 use crate::limits;
 
 /// Who is to blame for a stall.

@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stdx::{Duration, Instant, leb128};
 
-use crate::group::proof::Proof;
-use crate::ids::{GroupId, NodeId, SessionId};
+use group::ids::{GroupId, NodeId, SessionId};
+use group::proof::Proof;
 
 /// Between two questions to the same leader, at first; twice as much each time, up to the longest.
 pub(crate) const INTERVAL_MIN: Duration = Duration::from_millis(1);

@@ -22,7 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::ids::{CoreId, SessionId};
+use group::ids::{CoreId, SessionId};
+
 use crate::tracking::news::{Asked, Change, News, Presence};
 
 /// What one session wants to know.

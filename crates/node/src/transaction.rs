@@ -18,21 +18,23 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use command::Refusal;
+use group::defect::Defect;
+use group::ids::{GroupId, SessionId};
+use group::invocation::Invocation;
+use group::limits::Slicing;
+use group::locks::FencingToken;
+use group::proof::{Observed, Proof};
+use group::refusals::{NO_REPLICAS, READ_ONLY};
+use group::requests::PrepareAnswer;
+use group::requests::{Lock, Locked, Origin, RequestBody, Resolution};
 use keyspace::{Classes, Limits, Lookups, Moment, Notice, Tuning};
 use message::{GatewayId, TransactionId};
 use resp::{Args, Protocol, Span, Writer};
 use stdx::{Instant, Level};
 
-use crate::defect::Defect;
 use crate::entry::{self, Answered, Durability, Effect, Watch};
-use crate::group::proof::{Observed, Proof};
-use crate::ids::{GroupId, SessionId};
-use crate::limits::{self, Slicing};
-use crate::locks::FencingToken;
-use crate::refusals::{NO_REPLICAS, READ_ONLY};
+use crate::limits;
 use crate::request_ids::{self, Named};
-use crate::requests::{Lock, Locked, Origin, RequestBody, Resolution};
-use crate::scripts::invocation::Invocation;
 use crate::scripts::on_copies::{Computation, Computed, Outcome, Wants};
 use crate::scripts::{Asides, Circumstances};
 use crate::slots::SlotMap;
@@ -263,56 +265,6 @@ pub enum Progress {
     Again(Box<Work>),
     /// All groups have resolved it: it can be forgotten.
     Over,
-}
-
-/// What a group says to its part of a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PrepareAnswer {
-    /// It is logged; or the locks are held, where there is nothing to log.
-    Accepted,
-    /// The locks are lost. Nothing is logged, and nothing will be.
-    Refused,
-    /// Fewer other nodes are heard than `min-replicas-to-write` asks for. Nothing is logged, and nothing will be.
-    LacksReplicas,
-    /// The disk of the group's leader has no room. Nothing is logged, and nothing will be.
-    NoRoom,
-    /// The node follows a Redis, and this does not come from there. Nothing is logged, and nothing will be.
-    ReadOnly,
-}
-
-impl PrepareAnswer {
-    /// As a group answers.
-    pub fn put(self) -> Vec<u8> {
-        vec![match self {
-            Self::Refused => 0,
-            Self::Accepted => 1,
-            Self::LacksReplicas => 2,
-            Self::NoRoom => 3,
-            Self::ReadOnly => 4,
-        }]
-    }
-
-    /// The same where a group says at which place of its log it has cut.
-    pub fn take_with_place(bytes: &[u8]) -> (Self, Option<u64>) {
-        match bytes.split_first() {
-            Some((1, place)) if !place.is_empty() => match place.try_into() {
-                Ok(place) => (Self::Accepted, Some(u64::from_le_bytes(place))),
-                Err(_) => (Self::Refused, None),
-            },
-            _ => (Self::take(bytes), None),
-        }
-    }
-
-    /// What a group has answered; what is not known is a refusal.
-    pub fn take(bytes: &[u8]) -> Self {
-        match bytes {
-            [1] => Self::Accepted,
-            [2] => Self::LacksReplicas,
-            [3] => Self::NoRoom,
-            [4] => Self::ReadOnly,
-            _ => Self::Refused,
-        }
-    }
 }
 
 /// All transactions that a core drives.
@@ -570,7 +522,8 @@ impl Coordinator {
         if !reads.is_empty() {
             self.reads.push((work.origin.session, reads));
         }
-        let is_too_large = effects.values().any(|effects| entry::effects_bytes(effects) > limits::EFFECTS_BYTES_MAX);
+        let is_too_large =
+            effects.values().any(|effects| entry::effects_bytes(effects) > group::limits::EFFECTS_BYTES_MAX);
         let is_long = named.is_some() && reply.len() > limits::KEPT_REPLY_BYTES_MAX;
         if is_too_large || is_long {
             let mut writer = Writer::new(transaction.protocol);
@@ -688,7 +641,7 @@ impl Coordinator {
                 Stage::Confirming { waiting, .. } => &|| no_answer(waiting[0]),
                 Stage::Locking { .. } | Stage::Resolving { .. } => continue,
             };
-            let patience = limits::REQUEST_PATIENCE + limits::patience_for(transaction.byte_count);
+            let patience = limits::REQUEST_PATIENCE + group::limits::patience_for(transaction.byte_count);
             if !transaction.is_answered && now.since(transaction.begun) >= patience {
                 let mut writer = Writer::new(transaction.protocol);
                 writer.error(&text());

@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 
+use group::ids::SessionId;
 use resp::{Protocol, Span};
 use state::is_null;
 use stdx::Instant;
@@ -24,7 +25,6 @@ use stdx::Instant;
 use crate::blocking::lay_out;
 use crate::entry::{Reader, put_words};
 use crate::frame;
-use crate::ids::SessionId;
 
 /// A request and its reply, of which no byte may have been handed to the system yet.
 #[derive(Debug)]

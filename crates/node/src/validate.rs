@@ -9,16 +9,16 @@
 //! reply, or lack what was asked for. Whether what they say is true, only the leader knows that gives them.
 
 use command::{Join, Span as KeySpan};
+use group::answers::LockedView;
+use group::limits::SLICED_BYTES_MIN;
+use group::requests::{Request, RequestBody};
 use keyspace::{Body, DataCommand};
 use resp::{Args, Protocol, Span};
 use stdx::leb128;
 
 use crate::entry::{self, Effect};
-use crate::limits::SLICED_BYTES_MIN;
 use crate::lookup::lookup;
-use crate::requests::{Request, RequestBody};
 use crate::roster::GROUPS_MAX;
-use crate::wire::{self, LockedView};
 use crate::{frame, libraries};
 
 /// Keys, as far as groups count them: no sum over all groups is more than a number holds.
@@ -112,7 +112,7 @@ pub(crate) fn is_answer(body: &RequestBody, answer: &[u8], databases: u16) -> bo
             let is_carried_out = answer.first() == Some(&b'*') && !answer.starts_with(b"*-1");
             frame::is_one(answer) && (!is_carried_out || frame::aggregate(answer).0 == count)
         }
-        RequestBody::Script(_) => match wire::take_declined(answer) {
+        RequestBody::Script(_) => match group::answers::take_declined(answer) {
             Some(declined) => declined.keys.iter().all(has),
             None => frame::is_one(answer),
         },
@@ -122,9 +122,9 @@ pub(crate) fn is_answer(body: &RequestBody, answer: &[u8], databases: u16) -> bo
             keys.iter().all(|_| leb128::take(&mut rest).is_some()) && rest.is_empty()
         }
         RequestBody::Whole(words) => {
-            wire::take_whole(answer).is_some_and(|part| is_part(words, part.key_count, part.reply))
+            group::answers::take_whole(answer).is_some_and(|part| is_part(words, part.key_count, part.reply))
         }
-        RequestBody::Lock(lock) => match wire::view_locked(answer) {
+        RequestBody::Lock(lock) => match group::answers::view_locked(answer) {
             Some(LockedView::Granted { values, answers, .. }) => {
                 let mut parts = lock.queries.iter().zip(&answers);
                 values.len() == lock.keys.len()
@@ -179,11 +179,12 @@ fn is_whole_query(command: &DataCommand) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::ids::{CoreId, GroupId, NodeId, SessionId};
-    use crate::locks::FencingToken;
-    use crate::requests::Origin;
+    use group::ids::{CoreId, GroupId, NodeId, SessionId};
+    use group::locks::FencingToken;
+    use group::requests::Origin;
     use message::{GatewayId, TransactionId};
+
+    use super::*;
 
     #[test]
     fn what_no_replica_could_install_is_not_logged() {
@@ -205,7 +206,7 @@ mod tests {
         let command = [&b"SET"[..], b"k", b"some text"];
         let (buffer, spans) = crate::blocking::lay_out(command.into_iter());
         let mut writer = resp::Writer::default();
-        crate::one_command::run_one(
+        group::one_command::run_one(
             &mut scratch,
             0,
             Args::new(&buffer, &spans),

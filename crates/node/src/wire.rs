@@ -34,8 +34,22 @@
 use std::sync::Arc;
 
 use consensus::Message;
+use group::answers::{put_keys, put_token, take_byte, take_bytes, take_keys, take_token};
+use group::cost::Cost;
+use group::group_status::GroupStatus;
+use group::ids::{CoreId, GroupId, NodeId, SessionId};
+use group::invocation::{Code, Invocation};
+use group::output::PeerMessage;
+use group::proof::Proof;
+use group::published::Published;
+use group::replica_reads::AppliedPosition;
+use group::requests::{
+    Claim, Lock, Origin, OutcomeQueryKind, ParticipantStatus, Request, RequestBody, Resolution, ScriptRequest,
+};
+use group::timeline::{self, Happening};
+use group::wait_queues::{WaitQueueAct, WaitQueueNote};
 use keyspace::{Claims, Moment};
-use message::answer::{FOR_GATEWAY, read_moved};
+use message::answer::read_moved;
 use message::{GatewayId, TransactionId};
 use resp::Protocol;
 use script::{Flags, Library, Script};
@@ -44,23 +58,9 @@ use stdx::{Duration, UnixMillis, leb128};
 
 use crate::core_messages::CoreMessage;
 use crate::entry::{Answered, Durability, Effect, RequestId, Taken, Watch, put_bytes, put_prepared};
-use crate::group::proof::Proof;
-use crate::group_status::GroupStatus;
-use crate::ids::{CoreId, GroupId, NodeId, SessionId};
-use crate::locks::FencingToken;
 use crate::neighbours::Vitals;
-use crate::pubsub::message::Published;
-use crate::replica_reads::AppliedPosition;
 use crate::request_ids;
-use crate::requests::Declined;
-use crate::requests::{
-    Claim, Lock, Locked, Origin, OutcomeQueryKind, ParticipantStatus, Request, RequestBody, Resolution, ScriptRequest,
-};
 use crate::roster::{Member, is_zone};
-use crate::scripts::invocation::{Code, Invocation};
-use crate::stats::cost::Cost;
-use crate::timeline::{self, Happening};
-use crate::wait_queues::{WaitQueueAct, WaitQueueNote};
 
 /// With a request's protocol: see `Request::is_anew`.
 const IS_ANEW: u8 = 128;
@@ -477,14 +477,6 @@ fn put_kind(out: &mut Vec<u8>, kind: u8, words: &[u8]) {
     out.extend_from_slice(words);
 }
 
-fn put_keys(out: &mut Vec<u8>, keys: &[(u16, Vec<u8>)]) {
-    leb128::put(out, keys.len() as u64);
-    for (database, key) in keys {
-        leb128::put(out, u64::from(*database));
-        put_bytes(out, key);
-    }
-}
-
 fn put_lock(out: &mut Vec<u8>, lock: &Lock) {
     lock.transaction.put(out);
     put_keys(out, &lock.keys);
@@ -585,104 +577,19 @@ pub fn encode_life(gateway: GatewayId, group: GroupId, is_alive: bool) -> Vec<u8
     out
 }
 
-fn put_token(out: &mut Vec<u8>, token: FencingToken) {
-    leb128::put(out, token.term);
-    leb128::put(out, token.number);
-}
-
-fn take_token(bytes: &mut &[u8]) -> Option<FencingToken> {
-    Some(FencingToken { term: leb128::take(bytes)?, number: leb128::take(bytes)? })
-}
-
-/// What a group answers to a lock.
-pub fn put_locked(locked: &Locked) -> Vec<u8> {
-    let mut out = Vec::new();
-    match locked {
-        Locked::Granted { token, values, answers } => {
-            out.push(1);
-            put_token(&mut out, *token);
-            leb128::put(&mut out, values.len() as u64);
-            for value in values {
-                out.push(u8::from(value.is_some()));
-                if let Some(value) = value {
-                    put_bytes(&mut out, value);
-                }
-            }
-            leb128::put(&mut out, answers.len() as u64);
-            for (count, reply) in answers {
-                leb128::put(&mut out, *count);
-                put_bytes(&mut out, reply);
-            }
-        }
-        Locked::Changed => out.push(2),
-        Locked::Refused(text) => {
-            out.push(3);
-            out.extend_from_slice(text.as_bytes());
-        }
-        Locked::Answered(reply) => {
-            out.push(4);
-            out.extend_from_slice(reply);
-        }
+/// What a replica of a group says to another one.
+pub fn encode_peer_message(group: GroupId, message: &PeerMessage<'_>) -> Vec<u8> {
+    match *message {
+        PeerMessage::Raft(message) => encode_raft(group, message),
+        PeerMessage::Offer(message) => encode_offer(group, message),
+        PeerMessage::Pull { index, chunk } => encode_pull(group, index, chunk),
+        PeerMessage::Chunk { index, chunk, bytes } => encode_chunk(group, index, chunk, bytes),
+        PeerMessage::Sound(number) => encode_sound(group, number),
+        PeerMessage::AppliedPosition { number, position } => encode_applied_position(group, number, position),
+        PeerMessage::Vacant => encode_vacant(group),
+        PeerMessage::AmMember => encode_am_member(group),
+        PeerMessage::NoMember(index) => encode_no_member(group, index),
     }
-    out
-}
-
-/// Reads it back; `None` if it is none.
-pub fn take_locked(bytes: &[u8]) -> Option<Locked> {
-    view_locked(bytes).map(|view| match view {
-        LockedView::Granted { token, values, answers } => {
-            let values = values.into_iter().map(|value| value.map(<[u8]>::to_vec)).collect();
-            let answers = answers.into_iter().map(|(count, reply)| (count, reply.to_vec())).collect();
-            Locked::Granted { token, values, answers }
-        }
-        LockedView::Changed => Locked::Changed,
-        LockedView::Refused(text) => Locked::Refused(String::from_utf8_lossy(text).into_owned()),
-        LockedView::Answered(reply) => Locked::Answered(reply.to_vec()),
-    })
-}
-
-/// A [`Locked`] where it lies.
-#[derive(Debug)]
-pub enum LockedView<'a> {
-    /// See there.
-    Granted {
-        /// The fencing token.
-        token: FencingToken,
-        /// Values of the keys.
-        values: Vec<Option<&'a [u8]>>,
-        /// Answers to queries over all keys, with the number of keys.
-        answers: Vec<(u64, &'a [u8])>,
-    },
-    /// See there.
-    Changed,
-    /// See there.
-    Refused(&'a [u8]),
-    /// See there.
-    Answered(&'a [u8]),
-}
-
-/// The same, without a copy of the values: they are what is large.
-pub fn view_locked(mut bytes: &[u8]) -> Option<LockedView<'_>> {
-    let rest = &mut bytes;
-    Some(match take_byte(rest)? {
-        1 => {
-            let token = take_token(rest)?;
-            let value_count = leb128::take(rest)?;
-            let values = (0..value_count).map(|_| match take_byte(rest)? {
-                0 => Some(None),
-                _ => take_slice(rest).map(Some),
-            });
-            let values = values.collect::<Option<_>>()?;
-            let answer_count = leb128::take(rest)?;
-            let answers = (0..answer_count).map(|_| Some((leb128::take(rest)?, take_slice(rest)?)));
-            let answers = answers.collect::<Option<_>>()?;
-            LockedView::Granted { token, values, answers }
-        }
-        2 => LockedView::Changed,
-        3 => LockedView::Refused(bytes),
-        4 => LockedView::Answered(bytes),
-        _ => return None,
-    })
 }
 
 /// A message for those who listen on another node.
@@ -987,24 +894,6 @@ fn take_script(rest: &mut &[u8]) -> Option<ScriptRequest> {
     Some(ScriptRequest { invocation: Invocation { code, key_count, is_read_only, user: None }, words: rest.to_vec() })
 }
 
-/// What a group answers in place of a script's reply, if it has to be run as a transaction.
-///
-/// ```text
-/// declined = 1 whole:u8 count(key) key*      key = database len bytes
-/// ```
-pub(crate) fn put_declined(declined: &Declined) -> Vec<u8> {
-    let mut out = vec![FOR_GATEWAY, u8::from(declined.whole)];
-    put_keys(&mut out, &declined.keys);
-    out
-}
-
-/// Reads what [`put_declined`] wrote; nothing if it is a reply.
-pub(crate) fn take_declined(bytes: &[u8]) -> Option<Declined> {
-    let rest = &mut bytes.strip_prefix(&[FOR_GATEWAY])?;
-    let whole = take_byte(rest)? == 1;
-    Some(Declined { keys: take_keys(rest)?, whole })
-}
-
 fn take_lock(rest: &mut &[u8], group: GroupId) -> Option<Lock> {
     let transaction = take_transaction(rest)?;
     let keys = take_keys(rest)?;
@@ -1046,37 +935,6 @@ fn take_name(rest: &mut &[u8]) -> Option<u128> {
 fn take_slot(rest: &mut &[u8]) -> Option<Slot> {
     let slot = u16::try_from(leb128::take(rest)?).ok().filter(|slot| usize::from(*slot) < SLOT_COUNT)?;
     Some(Slot(slot))
-}
-
-/// A group's part of the answer to a query over all keys.
-///
-/// ```text
-/// part = key_count cover:u64le reply
-/// ```
-pub(crate) struct Part<'a> {
-    /// Keys of the database.
-    pub key_count: u64,
-    /// See `SlotMap::cover_of`.
-    pub cover: u64,
-    /// The reply.
-    pub reply: &'a [u8],
-}
-
-/// Writes it.
-pub(crate) fn put_whole(part: &Part<'_>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(part.reply.len() + 24);
-    leb128::put(&mut out, part.key_count);
-    out.extend_from_slice(&part.cover.to_le_bytes());
-    out.extend_from_slice(part.reply);
-    out
-}
-
-/// Reads it back.
-pub(crate) fn take_whole(mut bytes: &[u8]) -> Option<Part<'_>> {
-    let rest = &mut bytes;
-    let key_count = leb128::take(rest)?;
-    let (cover, reply) = rest.split_at_checked(8)?;
-    Some(Part { key_count, cover: u64::from_le_bytes(cover.try_into().expect("eight bytes")), reply })
 }
 
 fn take_effect(rest: &mut &[u8]) -> Option<Effect> {
@@ -1127,22 +985,6 @@ fn take_gateway(rest: &mut &[u8]) -> Option<GatewayId> {
     Some(GatewayId { node, boot, core: CoreId(u16::try_from(leb128::take(rest)?).ok()?) })
 }
 
-fn take_keys(rest: &mut &[u8]) -> Option<Vec<(u16, Vec<u8>)>> {
-    let key = |rest: &mut &[u8]| Some((u16::try_from(leb128::take(rest)?).ok()?, take_bytes(rest)?));
-    (0..leb128::take(rest)?).map(|_| key(rest)).collect()
-}
-
-fn take_bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
-    take_slice(rest).map(<[u8]>::to_vec)
-}
-
-fn take_slice<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let length = usize::try_from(leb128::take(rest)?).ok()?;
-    let (bytes, tail) = rest.split_at_checked(length)?;
-    *rest = tail;
-    Some(bytes)
-}
-
 fn take_origin(rest: &mut &[u8]) -> Option<Origin> {
     let node = NodeId(leb128::take(rest)?);
     let core = CoreId(u16::try_from(leb128::take(rest)?).ok()?);
@@ -1160,10 +1002,4 @@ fn take_text(rest: &mut &[u8]) -> Option<String> {
     let (text, tail) = rest.split_at_checked(length)?;
     *rest = tail;
     String::from_utf8(text.to_vec()).ok()
-}
-
-fn take_byte(rest: &mut &[u8]) -> Option<u8> {
-    let (byte, tail) = rest.split_first()?;
-    *rest = tail;
-    Some(*byte)
 }

@@ -1,6 +1,6 @@
 //! The clocks of one machine: one that only goes forward, at a rate of its own, and one that people set.
 
-use node::event::Now;
+use group::ids::Now;
 use stdx::{Instant, UnixMillis};
 
 use crate::MILLISECOND;

@@ -1,7 +1,7 @@
 //! Which troubles a universe knows. Each seed draws which of them exist at all, and how often they come: a universe
 //! with every fault all the time never gets far enough for the rare ones to matter.
 
-use node::limits::Slicing;
+use group::limits::Slicing;
 use stdx::Prng;
 
 use crate::{Canary, MILLISECOND, Plan, SECOND};
@@ -237,7 +237,7 @@ impl Faults {
         let is_narrow = plan.canary.is_none() && !plan.calm && of_log.chance(1, 2);
         // A batch that holds nothing has a few bytes, too.
         let narrow_bytes = (1 + of_log.below(2_000) as usize).max(64);
-        let window_bytes = if is_narrow { narrow_bytes } else { node::limits::STREAM_BYTES_MAX };
+        let window_bytes = if is_narrow { narrow_bytes } else { group::limits::STREAM_BYTES_MAX };
         let is_sliced = plan.canary.is_none() && of_log.chance(1, 3);
         let slicing = if is_sliced {
             Slicing { bytes_min: 1, step_bytes: 50 + of_log.below(450) as usize }

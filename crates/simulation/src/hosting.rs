@@ -7,15 +7,16 @@ mod watching;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use group::defect::Defect;
+use group::group_seed::GroupSeed;
+use group::host::Persist;
+use group::ids::{CoreId, GroupId, NodeId, SessionId};
+use group::{Group, first_membership, group_count, others_can_tell};
 use journal::{CheckpointReader, Fault, Identity, Journal, RecoveredGroup};
 use keyspace::{Keyspace, Layout};
 use node::Core;
-use node::defect::Defect;
 use node::entry::Item;
-use node::event::{
-    Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Peer, Persist, ProcessFacts, SessionId,
-};
-use node::group::{Group, first_membership, group_count, others_can_tell};
+use node::event::{Action, CoreOptions, Event, Peer, ProcessFacts};
 use node::limits;
 use node::roster::Member;
 use node::settings::Settings;
@@ -485,7 +486,7 @@ impl Universe {
         match action {
             Action::Reply { session, bytes } => {
                 let Some(number) = host.connections.get(&session.serial).copied() else { return };
-                if bytes.len() > limits::OUTPUT_BYTES_MAX + limits::CHECKPOINT_CHUNK_BYTES {
+                if bytes.len() > limits::OUTPUT_BYTES_MAX + group::limits::CHECKPOINT_CHUNK_BYTES {
                     let reason = format!("{} bytes of output for one client in one turn", bytes.len());
                     self.fail(Invariant::MemoryBounded, reason);
                 }

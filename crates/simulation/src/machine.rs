@@ -3,10 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use group::group_seed::GroupSeed;
+use group::host::{CheckpointNews, Persist};
+use group::ids::{CoreId, GroupId, NodeId, Room, SessionId};
 use journal::{Append, CheckpointFile, CheckpointMark, Chore, Journal};
 use node::Core;
 use node::core_messages::Envelope;
-use node::event::{CheckpointNews, CoreId, GroupId, GroupSeed, NodeId, Peer, Persist, Room, SessionId};
+use node::event::Peer;
 use node::lives::Lives;
 use stdx::log::{Entry, HardState};
 use stdx::{Level, Levels};

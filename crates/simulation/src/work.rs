@@ -9,8 +9,8 @@ mod load;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use node::balance::{self, View};
-use node::event::NodeId;
+use group::balance::{self, View};
+use group::ids::NodeId;
 use node::roster::{Member, Roster};
 
 use crate::{MICROSECOND, MILLISECOND, SECOND};

@@ -236,8 +236,8 @@ fn has_ended(parts: &[(u64, Part)], places: &[Place]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use group::ids::CoreId;
     use node::GatewayId;
-    use node::event::CoreId;
 
     use super::*;
 

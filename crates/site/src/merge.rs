@@ -583,8 +583,8 @@ fn put(batch: &mut Batch, selected: &mut Option<u16>, requests: &Requests) {
 
 #[cfg(test)]
 mod tests {
+    use group::ids::CoreId;
     use node::GatewayId;
-    use node::event::CoreId;
     use stdx::Prng;
 
     use super::*;

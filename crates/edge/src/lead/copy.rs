@@ -7,8 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
+use group::group_seed::GroupSeed;
+use group::ids::{GroupId, NodeId};
 use keyspace::{Keyspace, Layout, Moment, Tuning};
-use node::{GroupId, GroupSeed, NodeId, Reader};
+use node::Reader;
 use redis_files::write::RdbWriter;
 use resp::{Frame, encode_request};
 use stdx::UnixMillis;
@@ -188,7 +190,7 @@ impl Begun {
                 (is_waiting, *number) = (false, *number + 1);
                 seed.restore(&chunk).map_err(|corrupt| format!("group {group}: {corrupt}"))?;
                 if group == 0 && !seed.state.is_empty() && wants_functions {
-                    sink.libraries(node::backup::libraries_of(&std::mem::take(&mut seed.state)));
+                    sink.libraries(group::backup::libraries_of(&std::mem::take(&mut seed.state)));
                 }
                 if !seed.keyspace.is_restore_incomplete() {
                     self.write_keys(seed, sink).map_err(io)?;

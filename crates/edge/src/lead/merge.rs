@@ -497,7 +497,8 @@ pub(super) fn step_bytes(step: &Step) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use node::{CoreId, GatewayId, GroupId, Requests, TransactionId};
+    use group::ids::{CoreId, GroupId};
+    use node::{GatewayId, Requests, TransactionId};
 
     use super::*;
 

@@ -169,7 +169,7 @@ fn mark(fields: &mut Fields<'_>) -> Option<Mark> {
 
 fn open(fields: &mut Fields<'_>) -> Option<(TransactionId, u64)> {
     let (node, boot) = (fields.u64()?, fields.u64()?);
-    let core = node::event::CoreId(u16::try_from(fields.u64()?).ok()?);
+    let core = group::ids::CoreId(u16::try_from(fields.u64()?).ok()?);
     let number = fields.u64()?;
     Some((TransactionId { gateway: node::GatewayId { node, boot, core }, number }, fields.u64()?))
 }

@@ -6,10 +6,11 @@ use std::io::Read;
 use std::net::{Shutdown, SocketAddr};
 use std::time::Instant;
 
+use group::ids::{Lane, NodeId};
 use journal::Identity;
 use mio::net::TcpStream;
 use mio::{Interest, Token};
-use node::event::{Event, Lane, NodeId};
+use node::event::Event;
 use node::lives::Judgement;
 use rustls::pki_types::CertificateDer;
 use socket2::{SockRef, TcpKeepalive};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use node::event::Lane;
+use group::ids::Lane;
 use stdx::{Level, Levels};
 
 use super::version::{Unspoken, Voice, version_of};

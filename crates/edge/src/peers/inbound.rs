@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
+use group::ids::NodeId;
 use mio::event::Source;
-use node::event::NodeId;
 
 use super::compression::Decompressor;
 use super::frame::{self, Malformed};

@@ -5,9 +5,10 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use group::ids::{Lane, NodeId};
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
-use node::event::{Lane, LinkReport, NodeId};
+use node::event::LinkReport;
 use socket2::SockRef;
 
 use super::compression::{Compressor, PIECE_BYTES};

@@ -7,8 +7,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use group::ids::{Lane, NodeId};
 use mio::Token;
-use node::event::{Event, Lane, NodeId};
+use node::event::Event;
 use node::roster::Member;
 
 use super::callers::unsuited;

@@ -10,7 +10,8 @@ use std::net::ToSocketAddrs as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use node::event::{Event, Lane, NodeId};
+use group::ids::{Lane, NodeId};
+use node::event::Event;
 
 use super::{Asker, Peers, Sought, Unanswered, ask, lock};
 use crate::host::Host;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use group::ids::NodeId;
 use keyspace::glob;
-use node::event::NodeId;
 use node::landscape::{Landscape, Sight};
 use resp::{Args, Protocol, Writer};
 

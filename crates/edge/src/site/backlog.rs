@@ -558,7 +558,7 @@ fn step(fields: &mut Fields<'_>) -> Option<Step> {
         None
     } else {
         let (node, boot) = (fields.u64()?, fields.u64()?);
-        let core = node::event::CoreId(u16::try_from(fields.u32()?).ok()?);
+        let core = group::ids::CoreId(u16::try_from(fields.u32()?).ok()?);
         let number = fields.u64()?;
         let count = fields.u32()?;
         let groups = (0..count).map(|_| fields.u32()).collect::<Option<Vec<_>>>()?;

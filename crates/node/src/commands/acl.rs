@@ -329,12 +329,12 @@ pub(super) fn users_file(core: &mut Core, step: &UsersFile, actions: &mut Vec<Ac
         (UsersFile::Rewrite { .. }, Err(why)) => {
             let line =
                 format!("the configuration file '{}' could not be written: {why}", core.context.process.config_file);
-            actions.push(Action::Log { level: crate::ids::Level::Warning, line });
+            actions.push(Action::Log { level: group::ids::Level::Warning, line });
             Answer::Refused(format!("ERR Rewriting config file: {why}"))
         }
         (UsersFile::Save(_), Err(why)) => {
             let line = format!("the file of users '{name}' could not be written: {why}");
-            actions.push(Action::Log { level: crate::ids::Level::Warning, line });
+            actions.push(Action::Log { level: group::ids::Level::Warning, line });
             Answer::Refused(
                 "ERR There was an error trying to save the ACLs. Please check the server logs for more information"
                     .to_owned(),

@@ -1,14 +1,14 @@
 //! BACKUP: what `holdfast backup create` asks a server for.
 
 use command::{Flag, Refusal};
+use group::ids::{GroupId, SessionId};
+use group::requests::{Origin, Request, RequestBody};
 use resp::{Args, Writer};
 
 use super::{Body, ControlCommand, container, local, number, plain};
 use crate::core::Core;
 use crate::event::Action;
-use crate::ids::{GroupId, SessionId};
 use crate::relay::Purpose;
-use crate::requests::{Origin, Request, RequestBody};
 use crate::session::ticket::OwnTicket;
 use crate::transaction::Work;
 

@@ -4,12 +4,12 @@
 //! file, and none waits for a client that reads changes.
 
 use command::{Flag, Group, Refusal};
+use group::ids::SessionId;
 use resp::{Args, Writer};
 
 use super::{Body, ControlCommand, container, local, number, plain};
 use crate::core::Core;
 use crate::event::{Action, ChangesForm, ChangesRequest, ChangesWish};
-use crate::ids::SessionId;
 use crate::session::ChangesWait;
 use crate::session::ticket::OwnTicket;
 

@@ -1,6 +1,8 @@
 //! CLIENT: looking at connections and ending them.
 
 use command::{Flag, Group, Refusal};
+use group::host::AppendFsync;
+use group::ids::Now;
 use resp::{Args, Writer};
 use stdx::{Duration, Level};
 
@@ -11,10 +13,8 @@ use crate::blocking::WaitEnd;
 use crate::core::Core;
 use crate::entry::Durability;
 use crate::event::Action;
-use crate::ids::Now;
 use crate::request_ids;
 use crate::session::Replies;
-use crate::settings::AppendFsync;
 
 const FLAGS: &[Flag] = &[Flag::Noscript, Flag::Loading, Flag::Stale];
 const ADMIN: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::Loading, Flag::Stale];

@@ -4,16 +4,16 @@
 //! holds the groups, though it may hold those of others.
 
 use command::{Flag, Group, Refusal};
+use group::ids::NodeId;
+use group::replica_reads::Reading;
 use resp::{Args, Writer};
 use stdx::Duration;
 use stdx::slot::{SLOT_COUNT, slot_of};
 
 use super::{Absent, Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node, number, plain};
 use crate::context::Context;
-use crate::ids::NodeId;
 use crate::limits::READ_STALENESS_MS_MAX;
 use crate::masters::{Health, Map, check_enabled};
-use crate::replica_reads::Reading;
 use crate::roster::{Member, host_and_port, name_of};
 
 const FLAGS: &[Flag] = &[Flag::Loading, Flag::Stale];

@@ -247,7 +247,7 @@ fn flags(session: &Session, monitors: &Monitors) -> String {
 }
 
 /// One line of CLIENT LIST.
-pub(crate) fn describe(session: &Session, context: &Context, now: crate::ids::Now) -> String {
+pub(crate) fn describe(session: &Session, context: &Context, now: group::ids::Now) -> String {
     let multi = session.multi.as_ref().map_or(-1, |multi| multi.queue.len() as i64);
     // Some clients refuse a line with a field that they do not know.
     let durability = match session.options.durability {

@@ -147,7 +147,7 @@ const LOG: ControlCommand = ControlCommand {
     syntax: "message",
     ..debug("log", 3, |local, args, writer| {
         let line = format!("DEBUG LOG: {}", String::from_utf8_lossy(args.at(2)));
-        local.actions.push(Action::Log { level: crate::ids::Level::Notice, line });
+        local.actions.push(Action::Log { level: group::ids::Level::Notice, line });
         writer.ok();
         Ok(())
     })

@@ -1,20 +1,20 @@
 //! INFO: what the node is and how it does.
 
 use command::{Flag, Refusal};
+use group::figures::GroupFigures;
+use group::host::AppendFsync;
+use group::ids::Now;
 use keyspace::Removals;
 use resp::{Args, Writer};
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::connection::REDIS_VERSION;
-use super::question::GroupFigures;
 use super::{Answer, ControlCommand, Figures, Local, Outcome, Question, node, overview};
 use crate::catalog::catalog;
 use crate::context::Context;
-use crate::ids::Now;
 use crate::pubsub::Kind;
 use crate::reports::SiteFollower;
-use crate::settings::AppendFsync;
 use crate::stats::calls::CallFigures;
 use crate::stats::counters::Statistics;
 use crate::stats::timing::TimeFigures;
@@ -560,7 +560,7 @@ fn write_persistence(core: &Context, now: Now, figures: &[Figures], line: &mut L
     line("module_fork_in_progress", &0);
     line("module_fork_last_cow_size", &0);
     line("aof_last_bgrewrite_status", &"ok");
-    line("aof_last_write_status", &if matches!(core.host.room, crate::ids::Room::Enough) { "ok" } else { "err" });
+    line("aof_last_write_status", &if matches!(core.host.room, group::ids::Room::Enough) { "ok" } else { "err" });
     line("aof_current_size", &journal.kept_bytes);
     line("aof_base_size", &0);
     line("aof_pending_rewrite", &0);

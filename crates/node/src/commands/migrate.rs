@@ -6,13 +6,13 @@
 use std::collections::BTreeSet;
 
 use command::{Access, Begin, Find, Flag, Group, KeySpec, Refusal};
+use group::ids::SessionId;
 use resp::{Args, Writer};
 
 use super::{Body, ControlCommand, number, plain};
 use crate::core::Core;
 use crate::entry::Durability;
 use crate::event::{Action, MigrateRequest, MigrateWish};
-use crate::ids::SessionId;
 use crate::session::ticket::OwnTicket;
 
 /// Milliseconds for which the other server may be silent if none or fewer are named.

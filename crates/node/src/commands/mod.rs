@@ -35,9 +35,10 @@ use stdx::slot::Slot;
 use crate::context::Context;
 use crate::core::Core;
 use crate::event::Action;
-use crate::ids::{Now, SessionId};
 use crate::known::Known;
 pub(crate) use crate::lookup::number;
+use group::ids::{Now, SessionId};
+
 use crate::session::Session;
 use crate::session::ticket::OwnTicket;
 
@@ -51,7 +52,7 @@ pub use connection::REDIS_VERSION;
 pub(crate) use connection::describe;
 pub(crate) use describe::categories_of;
 pub(crate) use info::{fields as info_fields, hottest_per_mille, total_calls, total_errors, total_times};
-pub use question::{Answer, DebugQuestion, Figures, GroupFigures, Question, SessionFilter};
+pub use question::{Answer, DebugQuestion, Figures, Question, SessionFilter};
 pub(crate) use record::{Record, source};
 
 pub use crate::scripts::naming::{Changing, Naming, Running};
@@ -419,7 +420,7 @@ fn kill_script(core: &mut Core, is_function: bool) -> Answer {
 
 fn checkpoints_finished(core: &Core) -> Answer {
     let mut groups = core.groups().filter(|group| !group.is_vacant());
-    match groups.find_map(|group| group.checkpointing.last.as_ref()?.failure.clone()) {
+    match groups.find_map(|group| group.checkpointing().last.as_ref()?.failure.clone()) {
         None => Answer::Done,
         Some(reason) => Answer::Refused(format!("ERR the checkpoint failed: {reason}")),
     }

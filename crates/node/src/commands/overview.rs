@@ -3,18 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use command::{Flag, Refusal};
+use group::balance;
+use group::figures::GroupFigures;
+use group::group_status::{Feed, Follower, GroupStatus};
+use group::ids::{GroupId, Lane, NodeId};
 use resp::{Args, Writer};
 
 use super::cluster::slot_number;
 use super::info::{Line, figures_of};
-use super::question::GroupFigures;
 use super::{Answer, Body, ControlCommand, Figures, Local, Outcome, Question, container, local, node, plain};
-use crate::balance;
 use crate::context::Context;
 use crate::event::{Action, FollowersForm};
-use crate::group_status::{Feed, Follower, GroupStatus};
-use crate::ids::{GroupId, Lane, NodeId};
-use crate::limits;
 use crate::replication_wait;
 use crate::reports::{FollowerReport, LinkReport, SourceFigures};
 use crate::roster::{Member, host_and_port, name_of};
@@ -707,7 +706,7 @@ fn plan(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut W
     let overview = Overview::of(core, &figures);
     let mut view = balance::view_of(core, &core.roster, local.now.instant);
     // Whichever core is asked: the first has told what it has heard.
-    let is_fresh = |age_ms: u64| age_ms < limits::BULLETIN_STALE.as_millis() as u64;
+    let is_fresh = |age_ms: u64| age_ms < group::limits::BULLETIN_STALE.as_millis() as u64;
     let told = overview.told.values().filter(|(_, age_ms)| is_fresh(*age_ms));
     view.groups = told.map(|(told, _)| (told.group.0, balance::Held::from(*told))).collect();
     let mut steps = balance::growth(&view);

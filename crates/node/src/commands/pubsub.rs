@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use command::{Access, Begin, Find, Flag, Group, KeySpec, Refusal};
+use group::published::Published;
 use keyspace::glob;
 use resp::{Args, Writer};
 
 use super::{Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node};
 use crate::pubsub::Kind;
-use crate::pubsub::message::Published;
 
 const FLAGS: &[Flag] = &[Flag::Pubsub, Flag::Noscript, Flag::Loading, Flag::Stale];
 

@@ -5,13 +5,13 @@
 //! as long as the connection lives, and no core may wait for its reader.
 
 use command::{Flag, Refusal};
+use group::ids::SessionId;
 use resp::{Args, Writer};
 
 use super::{Body, ControlCommand, Local, Outcome, local, number, plain};
 use crate::core::Core;
 use crate::event::{Action, ReplicateRequest};
 use crate::followers::{CopyContent, Follower, Wish};
-use crate::ids::SessionId;
 use crate::session::ticket::OwnTicket;
 
 const FLAGS: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoMulti, Flag::NoAsyncLoading];

@@ -1,15 +1,15 @@
 //! Commands on the node: persistence, time, slow commands, and what clients ask for when they connect.
 
 use command::{Flag, Group, Refusal};
+use group::host::AppendFsync;
+use group::ids::Level;
 use resp::{Args, Writer};
 
 use super::info::{figures_of, last_save_seconds};
 use super::{Answer, Body, ControlCommand, Local, Outcome, Question, container, local, node, number, plain};
 use crate::event::{Action, FollowersForm};
-use crate::ids::Level;
 use crate::limits;
 use crate::replication_wait;
-use crate::settings::AppendFsync;
 
 const ADMIN: &[Flag] = &[Flag::Admin, Flag::Noscript, Flag::NoAsyncLoading];
 

@@ -1,13 +1,13 @@
-//! Which features the level in force has. See [`crate::levels`].
+//! Which features the level in force has. See [`group::levels`].
 
 use command::Refusal;
+use group::levels::{HOME, check_form, leads_and_does_not_know, not_known};
 use resp::Args;
 use stdx::Level;
 
 use crate::context::Context;
 use crate::event::Action;
 use crate::known::Known;
-use crate::levels::{HOME, check_form, leads_and_does_not_know, not_known};
 use crate::roster::Member;
 
 impl Context {

@@ -1,9 +1,9 @@
 //! Reservations for transactions that have failed. See [`crate::optimism`].
 
+use group::ids::SessionId;
 use stdx::Instant;
 
 use crate::context::Context;
-use crate::ids::SessionId;
 use crate::optimism::Optimism;
 
 impl Context {

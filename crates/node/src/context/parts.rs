@@ -1,32 +1,18 @@
 //! Parts of the context of a core that belong together.
 
-use crate::acl::AclLog;
-use crate::acl::Users;
-use crate::guilt::Guilt;
-use crate::ids::CoreId;
-use crate::ids::NodeId;
-use crate::ids::Room;
-use crate::libraries::Libraries;
-use crate::reports::{HostReport, SourceFigures};
-use crate::scripts::Cache;
-use crate::timeline::Timeline;
+use group::ids::CoreId;
+use group::ids::Room;
+use group::timeline::Timeline;
 use keyspace::Keyspace;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stdx::Levels;
 
-/// Levels: of this program, of the cluster, and of other nodes.
-pub struct LevelFacts {
-    /// The levels that this program knows.
-    pub known: Levels,
-    /// The level of the cluster, as far as this core knows: that of group 0. Nodes may send each other what came with
-    /// it.
-    pub in_force: stdx::Level,
-    /// The highest level of anything in the logs of this node, as far as this core has to do with them.
-    pub(crate) floor: stdx::Level,
-    /// The levels that other nodes know, as they have said last.
-    pub(crate) of_nodes: BTreeMap<NodeId, Levels>,
-}
+use crate::acl::AclLog;
+use crate::acl::Users;
+use crate::guilt::Guilt;
+use crate::libraries::Libraries;
+use crate::reports::{HostReport, SourceFigures};
+use crate::scripts::Cache;
 
 /// What is known of the memory of this process, and what is about to be freed.
 pub struct MemoryFacts {

@@ -1,9 +1,9 @@
 //! What a client is told while a group has no quorum. See [`crate::quorum`].
 
+use group::ids::{GroupId, NodeId};
 use stdx::Instant;
 
 use crate::context::Context;
-use crate::ids::{GroupId, NodeId};
 use crate::limits;
 use crate::quorum::NO_QUORUM;
 

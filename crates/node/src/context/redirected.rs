@@ -1,9 +1,9 @@
 //! Where slots are, and what moves. See [`crate::redirected`].
 
+use group::ids::GroupId;
 use stdx::slot::Slot;
 
 use crate::context::Context;
-use crate::ids::GroupId;
 
 impl Context {
     /// The groups that there are, as far as this core knows.

@@ -1,9 +1,9 @@
 //! Groups that split off are known to the core. See [`crate::splitting`].
 
+use group::ids::GroupId;
 use keyspace::{Keyspace, Moment};
 
 use crate::context::Context;
-use crate::ids::GroupId;
 
 impl Context {
     /// No group uses this keyspace any more. It may be large, so it is freed in steps.

@@ -1,7 +1,8 @@
 //! Which voters a reply waits for. See [`crate::thorough`].
 
+use group::ids::{GroupId, NodeId};
+
 use crate::context::Context;
-use crate::ids::{GroupId, NodeId};
 
 impl Context {
     pub(crate) fn lacks_voters(&self, group: Option<GroupId>, lacking: &[NodeId]) -> String {

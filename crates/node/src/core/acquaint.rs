@@ -1,5 +1,7 @@
 //! Other nodes: where they are found, who joins, and what the roster says.
 
+use group::ids::{CoreId, GroupId, Lane, Level, NodeId};
+use group::{Group, Standing};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stdx::Instant;
@@ -7,8 +9,6 @@ use stdx::Instant;
 use super::{Core, EXPELLED};
 use crate::core_messages::CoreMessage;
 use crate::event::Action;
-use crate::group::{Group, Standing};
-use crate::ids::{CoreId, GroupId, Lane, Level, NodeId};
 use crate::roster::Member;
 use crate::{libraries, limits, parameters, wire};
 
@@ -183,7 +183,7 @@ impl Core {
                 self.outbox.push(self.context.core, core, CoreMessage::Parameters(Arc::clone(&parameters)));
             }
         }
-        if let Some(level) = self.group_mut(crate::levels::HOME).and_then(Group::take_level) {
+        if let Some(level) = self.group_mut(group::levels::HOME).and_then(Group::take_level) {
             // The roster below is looked at with it.
             self.context.levels.in_force = self.context.levels.in_force.max(level);
             for core in (0..self.context.core_count).map(CoreId) {

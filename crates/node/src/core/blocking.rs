@@ -4,6 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use group::ids::{GroupId, Lane, SessionId};
+use group::proof::Proof;
+use group::requests::{Origin, Request, RequestBody};
+use group::router;
+use group::wait_queues::{WaitQueueAct, WaitQueueNote};
+use group::{Group, Standing};
 use keyspace::{BlockingTimeout, Body, DataCommand, DatabaseKey};
 use resp::{Args, Span};
 use stdx::{Duration, Instant, Level};
@@ -14,17 +20,13 @@ use crate::core_messages::CoreMessage;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::Action;
-use crate::group::proof::Proof;
-use crate::group::{Group, Standing};
-use crate::ids::{GroupId, Lane, SessionId};
 use crate::known::Known;
 use crate::reports::SourceFigures;
-use crate::requests::{Origin, Request, RequestBody};
+use crate::session::ticket::Right;
 use crate::session::{Hold, Session};
 use crate::transaction::Work;
 use crate::undelivered::{Delivery, Orphan, takes_away};
-use crate::wait_queues::{WaitQueueAct, WaitQueueNote};
-use crate::{limits, router, wire};
+use crate::{limits, wire};
 
 impl Core {
     /// A request that may wait. Its session does nothing else until it has been answered.
@@ -321,7 +323,7 @@ impl Core {
         self.finish_waiting(id, proof, writer.bytes(), actions);
     }
 
-    fn finish_waiting(&mut self, id: SessionId, proof: Proof, reply: &[u8], actions: &mut Vec<Action>) {
+    fn finish_waiting(&mut self, id: SessionId, proof: impl Into<Right>, reply: &[u8], actions: &mut Vec<Action>) {
         self.tell_lines(id, None, WaitQueueAct::Leave, actions);
         let Some(waiting) = self.stop_waiting(id) else { return };
         let Some(start) = self.sessions.get(id).map(Session::put_out_bytes) else { return };
@@ -441,7 +443,7 @@ impl Core {
         }
         self.wake_claimants(actions);
         let has_moved = std::mem::take(&mut self.waits.must_stand_anew);
-        if !has_moved && now.since(self.waits.renewed) < limits::LINE_RENEWAL_INTERVAL {
+        if !has_moved && now.since(self.waits.renewed) < group::limits::LINE_RENEWAL_INTERVAL {
             return;
         }
         self.waits.renewed = now;

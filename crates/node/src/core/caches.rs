@@ -3,18 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use group::ids::{CoreId, GroupId, SessionId};
+use group::proof::Proof;
+use group::requests::Author;
+use group::requests::{Claim, Origin, Request};
+use group::router;
+
 use crate::caches::{Parked, for_each_key_read};
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::event::Action;
-use crate::group::proof::Proof;
-use crate::ids::{CoreId, GroupId, SessionId};
+use crate::limits;
 use crate::relay::Purpose;
-use crate::requests::{Claim, Origin, Request};
 use crate::session::Session;
 use crate::tracking::Redirect;
-use crate::tracking::news::{Asked, Author, Change, News, Presence};
-use crate::{limits, router};
+use crate::tracking::news::{Asked, Change, News, Presence};
 
 impl Core {
     /// Another core's clients have begun to track, or have ended; or this one's.
@@ -26,7 +29,7 @@ impl Core {
         }
         let noted = self.context.noted();
         for group in self.groups_mut() {
-            group.state.upkeep().listen(noted);
+            group.upkeep().listen(noted);
         }
     }
 

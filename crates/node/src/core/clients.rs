@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use group::ids::{Level, SessionId};
+use group::published::Published;
 use stdx::{Duration, Instant};
 
 use super::{Core, PROTECTED_MODE};
 use crate::acl::User;
 use crate::commands::question::Question;
 use crate::event::Action;
-use crate::ids::{Level, SessionId};
+use crate::event::Peer;
 use crate::limits;
-use crate::pubsub::message::Published;
 use crate::session::{Cut, Hold, Session};
 use crate::stats::calls::Asked;
 use crate::stats::counters::{SlowEntry, Statistics};
@@ -34,7 +35,7 @@ impl Core {
         self.end_pause();
     }
 
-    pub(super) fn open(&mut self, session: SessionId, peer: crate::ids::Peer, actions: &mut Vec<Action>) {
+    pub(super) fn open(&mut self, session: SessionId, peer: Peer, actions: &mut Vec<Action>) {
         let settings = &self.context.settings;
         let default = self.context.access.users.default_user();
         let is_refused = settings.protected_mode && default.is_open && !peer.is_local;
@@ -98,7 +99,7 @@ impl Core {
     /// Looks after the places and the memory of clients, now and then.
     pub(super) fn weigh_clients(&mut self) {
         let now = self.now.instant;
-        if now.since(self.clients.weighed) < limits::TICK_INTERVAL {
+        if now.since(self.clients.weighed) < group::limits::TICK_INTERVAL {
             return;
         }
         self.clients.weighed = now;

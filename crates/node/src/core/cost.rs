@@ -1,14 +1,14 @@
 //! Counts what requests have cost at other cores and nodes. See [`crate::stats::cost`].
 
+use group::cost::Cost;
+use group::requests::{Request, RequestBody};
 use resp::{Args, Span};
 
 use crate::core::Core;
 use crate::entry::Reader;
 use crate::known::Known;
 use crate::relay::Purpose;
-use crate::requests::{Request, RequestBody};
 use crate::stats::calls::FarCalls;
-use crate::stats::cost::Cost;
 
 impl Core {
     /// True if a command must be measured for this core where it is carried out.

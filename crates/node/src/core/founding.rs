@@ -3,18 +3,19 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use group::group_seed::GroupSeed;
+use group::host::Persist;
+use group::ids::GroupId;
+use group::replica_reads::AppliedPosition;
+use group::requests::Route;
+use group::router;
 use journal::Append;
 use keyspace::{Keyspace, Layout};
 use stdx::log::Membership;
 
 use crate::core::Core;
-use crate::event::{Action, Persist};
+use crate::event::Action;
 use crate::founding::{Begun, FIRST_TICKET, beginning};
-use crate::group_seed::GroupSeed;
-use crate::ids::GroupId;
-use crate::replica_reads::AppliedPosition;
-use crate::requests::Route;
-use crate::router;
 
 impl Core {
     /// There are at least so many groups.

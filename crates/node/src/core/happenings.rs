@@ -1,13 +1,14 @@
 //! Notes on the timeline what this core sees of links, disks and itself. See [`crate::happenings`].
 
+use group::ids::{GroupId, Lane, Level, NodeId};
+use group::timeline::{Happening, Kind};
+use std::collections::BTreeMap;
+
 use crate::core::Core;
 use crate::event::Action;
 use crate::happenings::LinkSeen;
-use crate::ids::{GroupId, Lane, Level, NodeId};
 use crate::limits;
-use crate::timeline::{Happening, Kind};
 use crate::wire;
-use std::collections::BTreeMap;
 
 impl Core {
     /// Notes it, on the first core, and tells all nodes.

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use group::figures::GroupFigures;
+use group::group_status::GroupStatus;
+use group::ids::{GroupId, Room};
+use group::{Group, Standing};
 use keyspace::Policy;
 use keyspace::debug::{Digest, database_digest, object_line, value_digest};
 use stdx::slot::{Slot, slot_of};
 
 use super::Core;
-use crate::commands::question::{DebugQuestion, Figures, GroupFigures};
-use crate::group::{Group, Standing};
-use crate::group_status::GroupStatus;
-use crate::ids::{GroupId, Room};
+use crate::commands::question::{DebugQuestion, Figures};
 use crate::pubsub::Kind;
 use crate::tracking::Mode;
 use crate::{limits, redirect};
@@ -18,12 +19,12 @@ use crate::{limits, redirect};
 impl Core {
     /// Bytes held by the keyspaces of this core.
     pub fn keyspace_bytes(&self) -> u64 {
-        self.groups().map(|group| group.state.keyspace().memory_bytes() as u64).sum()
+        self.groups().map(|group| group.state().keyspace().memory_bytes() as u64).sum()
     }
 
     /// Bytes in use by the process, as far as this core knows: the latest report, and what has changed here since.
     pub(crate) fn used_memory_bytes(&self) -> u64 {
-        let evicting: u64 = self.groups().map(|group| group.evictions.bytes as u64).sum();
+        let evicting: u64 = self.groups().map(|group| group.evicting_bytes() as u64).sum();
         (self.context.host.report.used_memory_bytes + self.keyspace_bytes())
             .saturating_sub(self.context.memory.reported_bytes + evicting)
     }
@@ -95,12 +96,12 @@ impl Core {
             .map(|database| {
                 let mut sum = (0, 0, 0, 0);
                 for group in self.groups().filter(|group| counts(group.id())) {
-                    let expiring = group.state.keyspace().expiring_count(database) as u64;
-                    let average = group.state.keyspace().average_ttl(database, group.read_moment(self.now));
-                    sum.0 += group.state.keyspace().key_count(database) as u64;
+                    let expiring = group.state().keyspace().expiring_count(database) as u64;
+                    let average = group.state().keyspace().average_ttl(database, group.read_moment(self.now));
+                    sum.0 += group.state().keyspace().key_count(database) as u64;
                     sum.1 += expiring;
                     sum.2 = sum.2.max(average.max(0) as u64);
-                    sum.3 += group.state.keyspace().expiring_hash_count(database) as u64;
+                    sum.3 += group.state().keyspace().expiring_hash_count(database) as u64;
                 }
                 sum
             })
@@ -134,7 +135,7 @@ impl Core {
         const STEP: usize = 1_000;
         let group = self.context.slots.group_of_slot(slot);
         let Some(group) = self.groups().find(|other| other.id() == group) else { return Vec::new() };
-        let view = group.state.keyspace().view(database, group.read_moment(self.now));
+        let view = group.state().keyspace().view(database, group.read_moment(self.now));
         let mut keys = Vec::new();
         let mut cursor = keyspace::cursor_at_slot(slot.0.into());
         loop {
@@ -153,14 +154,14 @@ impl Core {
     pub(crate) fn bytes_of_slot(&self, slot: Slot) -> u64 {
         let group = self.context.slots.group_of_slot(slot);
         let group = self.groups().find(|other| other.id() == group);
-        group.map_or(0, |group| group.state.keyspace().slot_bytes(slot) as u64)
+        group.map_or(0, |group| group.state().keyspace().slot_bytes(slot) as u64)
     }
 
     /// Keys of a slot, if this core has them.
     pub(crate) fn key_count_of_slot(&self, slot: Slot, database: u16) -> u64 {
         let group = self.context.slots.group_of_slot(slot);
         let group = self.groups().find(|other| other.id() == group);
-        group.map_or(0, |group| group.state.keyspace().slot_key_count(database, slot) as u64)
+        group.map_or(0, |group| group.state().keyspace().slot_key_count(database, slot) as u64)
     }
 
     /// Digests of this core's databases that are not empty.
@@ -169,7 +170,7 @@ impl Core {
         for database in 0..self.context.settings.databases {
             let mut joined: Option<Digest> = None;
             for group in self.groups() {
-                let view = group.state.keyspace().view(database, group.read_moment(self.now));
+                let view = group.state().keyspace().view(database, group.read_moment(self.now));
                 if let Some(digest) = database_digest(&view) {
                     joined.get_or_insert_with(Digest::default).join(digest);
                 }
@@ -185,7 +186,7 @@ impl Core {
         for (place, (database, key)) in keys.iter().enumerate() {
             let group = self.context.slots.group_of(key);
             let Some(group) = self.groups().find(|other| other.id() == group) else { continue };
-            let view = group.state.keyspace().view(*database, group.read_moment(self.now));
+            let view = group.state().keyspace().view(*database, group.read_moment(self.now));
             let text = match kind {
                 DebugQuestion::Object => object_line(&view, key).ok(),
                 DebugQuestion::Digest => Some(value_digest(&view, key).to_string()),
@@ -219,10 +220,10 @@ impl Core {
                     break;
                 }
                 let moment = group.read_moment(now);
-                let Some((database, key)) = group.state.keyspace().victim(policy, &mut self.prng, moment) else {
+                let Some((database, key)) = group.state().keyspace().victim(policy, &mut self.prng, moment) else {
                     break;
                 };
-                let entry = group.state.keyspace().view(database, moment).peek(&key);
+                let entry = group.state().keyspace().view(database, moment).peek(&key);
                 let byte_count = entry.map_or(1, |entry| entry.memory_bytes());
                 if group.evict(database, &key, byte_count) {
                     used = used.saturating_sub(byte_count as u64);

@@ -1,8 +1,9 @@
-//! The level in force reaches sessions, scripts and groups of this core. See [`crate::levels`].
+//! The level in force reaches sessions, scripts and groups of this core. See [`group::levels`].
+
+use group::ids::NodeId;
+use stdx::{Level, Levels};
 
 use crate::core::Core;
-use crate::ids::NodeId;
-use stdx::{Level, Levels};
 
 impl Core {
     /// The cluster is at this level, as group 0 has it.

@@ -2,20 +2,21 @@
 
 use stdx::UnixMillis;
 
+use group::defect::Defect;
+use group::ids::{CoreId, GroupId, Lane, NodeId, SessionId};
+use group::requests::{PlainKind, Request, RequestBody};
+use group::router;
 use keyspace::{PREFETCH_MAX, PrefetchTarget};
 use resp::Protocol;
 
 use super::Core;
 use crate::core_messages::{CoreMessage, Envelope, Piece};
-use crate::defect::Defect;
 use crate::dispatch::look_up;
 use crate::event::Action;
-use crate::ids::{CoreId, GroupId, Lane, NodeId, SessionId};
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
-use crate::requests::{PlainKind, Request, RequestBody};
 use crate::wire::{self, Wire};
-use crate::{entry, router, validate};
+use crate::{entry, validate};
 
 impl Core {
     /// Another node or core knows of an entry of this moment, and what it says follows from that. A batch that has its

@@ -1,11 +1,11 @@
 //! Sends commands to clients that said MONITOR. See [`crate::monitor`].
 
 use command::Flag;
+use group::ids::{CoreId, SessionId};
 use resp::Args;
 
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
-use crate::ids::{CoreId, SessionId};
 use crate::known::Known;
 use crate::monitor::line;
 use crate::output::monitor::show_line;

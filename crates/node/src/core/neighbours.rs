@@ -1,13 +1,14 @@
 //! What this core hears of other nodes. See [`crate::neighbours`].
 
+use group::ids::{CoreId, GroupId, Lane, Room};
+use std::sync::Arc;
+
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::event::Action;
-use crate::ids::{CoreId, GroupId, Lane, Room};
 use crate::limits;
 use crate::neighbours::Vitals;
 use crate::wire;
-use std::sync::Arc;
 
 impl Core {
     /// The first core tells the other nodes of this one, and the other cores of the other nodes.

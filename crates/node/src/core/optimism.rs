@@ -1,13 +1,14 @@
 //! Keys that are reserved for transactions that have failed. See [`crate::optimism`].
 
+use group::ids::SessionId;
+use group::requests::{Request, RequestBody};
+use stdx::Duration;
+
 use crate::core::Core;
 use crate::event::Action;
-use crate::ids::SessionId;
 use crate::optimism::SINCE;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
-use crate::requests::{Request, RequestBody};
-use stdx::Duration;
 
 impl Core {
     /// A session forgets what it has watched, and tells those who keep something of it.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use group::ids::GroupId;
+use group::requests::{Request, RequestBody};
 use message::parameters::{HOME, Pairs, Parameters, USERS_CHANGED, encode};
 use resp::{Protocol, Writer};
 
@@ -12,11 +14,9 @@ use crate::commands::question::{Answer, Question};
 use crate::context::Context;
 use crate::core::Core;
 use crate::event::Action;
-use crate::ids::GroupId;
 use crate::parameters::PASSWORD;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
-use crate::requests::{Request, RequestBody};
 use crate::session::Session;
 use crate::settings::Settings;
 

@@ -2,6 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use group::ids::CoreId;
+use group::ids::NodeId;
+use group::ids::SessionId;
+use group::timeline;
 use stdx::Instant;
 
 use crate::acquaintances::Acquaintances;
@@ -9,14 +13,10 @@ use crate::ask::Deferred;
 use crate::ask::Pending;
 use crate::happenings::LinkSeen;
 use crate::hints::Hints;
-use crate::ids::CoreId;
-use crate::ids::NodeId;
-use crate::ids::SessionId;
 use crate::replication_wait::ReplicationWait;
 use crate::roster::Member;
 use crate::stagger::Stage;
 use crate::thorough::Thorough;
-use crate::timeline;
 use crate::undelivered::Delivery;
 use crate::undelivered::Orphans;
 

@@ -1,17 +1,17 @@
 //! WAIT, WAITAOF and HOLDFAST STREAM. See [`crate::replication_wait`].
 
+use group::host::AppendFsync;
+use group::ids::{GroupId, SessionId};
+use group::requests::{COPIES_APPLIED, COPIES_LOGGED, Request, RequestBody};
 use resp::Protocol;
 use stdx::{Duration, Instant, leb128};
 
 use crate::core::Core;
 use crate::event::{Action, FollowersAnswer, FollowersForm, FollowersRequest};
-use crate::ids::{GroupId, SessionId};
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
 use crate::replication_wait::{FOLLOWERS_PATIENCE, INTERVAL, ReplicationWait};
-use crate::requests::{COPIES_APPLIED, COPIES_LOGGED, Request, RequestBody};
 use crate::session::ticket::OwnTicket;
-use crate::settings::AppendFsync;
 
 impl Core {
     /// Begins to wait.

@@ -1,6 +1,7 @@
 //! Requests that name an id, by which their first reply is kept. See [`crate::request_ids`].
 
 use command::{Flag, Refusal, Span as KeySpan};
+use group::ids::SessionId;
 use keyspace::{BlockingTimeout, Body};
 use resp::Args;
 
@@ -8,7 +9,6 @@ use crate::commands::{self, Flow, Record};
 use crate::core::Core;
 use crate::dispatch::{Groups, Next};
 use crate::event::Action;
-use crate::ids::SessionId;
 use crate::known::Known;
 use crate::request_ids::is_naming;
 

@@ -1,25 +1,27 @@
 //! Requests on their way to groups, here or elsewhere, and the answers on their way back.
 
+use group::Standing;
+use group::cost::Cost;
+use group::defect::Defect;
+use group::ids::{CoreId, GroupId, Lane, NodeId, SessionId};
+use group::proof::Proof;
+use group::refusals::{LOADING, OUTCOME_UNKNOWN};
+use group::replica_reads::{AppliedPosition, ReplicaRead};
+use group::requests::PrepareAnswer;
+use group::requests::{
+    Claim, Locked, Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, Request, RequestBody, Route, Step,
+};
+use group::router;
 use message::TransactionId;
 
 use super::{Core, NOTHING_DONE};
 use crate::core_messages::CoreMessage;
-use crate::defect::Defect;
+use crate::core_messages::DeclinedScript;
 use crate::entry::Durability;
 use crate::event::Action;
-use crate::group::Standing;
-use crate::group::proof::Proof;
-use crate::ids::{CoreId, GroupId, Lane, NodeId, SessionId};
-use crate::refusals::{LOADING, OUTCOME_UNKNOWN};
 use crate::relay::{Expired, Purpose};
-use crate::replica_reads::{AppliedPosition, ReplicaRead};
-use crate::requests::{
-    Claim, DeclinedScript, Locked, Origin, OutcomeQueryKind, ParticipantStatus, PlainRequest, Request, RequestBody,
-    Route, Step,
-};
-use crate::stats::cost::Cost;
-use crate::transaction::{PrepareAnswer, Progress, Work};
-use crate::{limits, router, validate, wire};
+use crate::transaction::{Progress, Work};
+use crate::{limits, validate, wire};
 
 impl Core {
     /// The origin of a request with an answer for this core to take.
@@ -173,7 +175,7 @@ impl Core {
             Purpose::AppliedPosition { id } => self.leader_is_at(id, group, bytes, actions),
             Purpose::Parameters { id } => self.parameters_set(id, bytes, actions),
             Purpose::Obeyed { id } => self.parameters_obeyed(id, group, actions),
-            Purpose::Script { session, ticket, protocol, script } => match wire::take_declined(bytes) {
+            Purpose::Script { session, ticket, protocol, script } => match group::answers::take_declined(bytes) {
                 None => self.sessions.reply_proven(session, ticket, proof, bytes),
                 Some(declined) => {
                     let origin = Origin { ticket, ..self.origin_of(session) };
@@ -188,7 +190,7 @@ impl Core {
                 });
             }
             Purpose::Transaction { id, step: Step::Lock } => {
-                let outcome = match (wire::take_locked(bytes), proof.observed()) {
+                let outcome = match (group::answers::take_locked(bytes), proof.observed()) {
                     (Some(Locked::Refused(text)), _) => Err(text),
                     (Some(locked), Some(_)) => Ok((locked, proof)),
                     _ => Err(self.no_quorum(group)),
@@ -378,7 +380,7 @@ impl Core {
         match &request.body {
             _ if is_clustered && request.origin.claim.is_some() => output.send_back(&request.origin),
             RequestBody::Lock(_) => {
-                let refused = wire::put_locked(&Locked::Refused(LOADING.to_owned()));
+                let refused = group::answers::put_locked(&Locked::Refused(LOADING.to_owned()));
                 output.answer(&request.origin, Proof::Refused, refused);
             }
             RequestBody::Prepare { .. } | RequestBody::Cut { .. } => {

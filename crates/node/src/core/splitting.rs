@@ -1,5 +1,9 @@
 //! Groups that split off from groups of this core. See [`crate::splitting`].
 
+use group::group_seed::{GroupSeed, NewGroup};
+use group::host::Persist;
+use group::ids::GroupId;
+use group::router;
 use journal::Append;
 use keyspace::Moment;
 use state::FIRST;
@@ -7,12 +11,10 @@ use stdx::log::HardState;
 
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
-use crate::event::{Action, Persist};
+use crate::event::Action;
 use crate::founding::{Begun, FIRST_TICKET};
-use crate::group_seed::{GroupSeed, NewGroup};
-use crate::ids::GroupId;
+use crate::limits;
 use crate::splitting::{Splitting, first_entry};
-use crate::{limits, router};
 
 impl Core {
     /// A group of this core has split off from another one.

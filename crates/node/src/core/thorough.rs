@@ -1,16 +1,17 @@
 //! Replies that wait until every voter has the change. See [`crate::thorough`].
 
+use command::Refusal;
+use group::ids::{GroupId, SessionId};
+use group::requests::{COPIES_APPLIED, Request, RequestBody};
+use resp::Protocol;
+
 use crate::core::Core;
 use crate::event::Action;
-use crate::ids::{GroupId, SessionId};
 use crate::limits;
 use crate::quorum::Answerable;
 use crate::relay::Purpose;
-use crate::requests::{COPIES_APPLIED, Request, RequestBody};
 use crate::session::Session;
 use crate::thorough::{DEMAND_LASTS, INTERVAL_MAX, INTERVAL_MIN, INTERVAL_REFUSING, Kept, Line, Waiting, take_lacking};
-use command::Refusal;
-use resp::Protocol;
 
 impl Core {
     /// Takes replies that sessions have kept back. True if there were any.

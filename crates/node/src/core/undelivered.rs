@@ -1,15 +1,16 @@
 //! Elements that were taken for a client and never sent go back. See [`crate::undelivered`].
 
+use group::ids::{Level, SessionId};
+use group::requests::{Origin, Request, RequestBody};
+use resp::Span;
+use stdx::Instant;
+
 use crate::core::Core;
 use crate::dispatch::Groups;
 use crate::entry::Reader;
 use crate::event::Action;
-use crate::ids::{Level, SessionId};
 use crate::limits;
-use crate::requests::{Origin, Request, RequestBody};
 use crate::undelivered::{Delivery, Orphan, may_be_repeated, request_to_return, takes_away};
-use resp::Span;
-use stdx::Instant;
 
 impl Core {
     /// Output that the host has handed to the system needs no care any more.

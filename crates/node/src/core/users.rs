@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use group::ids::CoreId;
+use group::{Group, Standing};
+
 use super::Core;
 use super::parts::FileOutcome;
 use crate::acl::{DEFAULT, Users};
 use crate::commands;
 use crate::core_messages::CoreMessage;
 use crate::event::Action;
-use crate::group::{Group, Standing};
-use crate::ids::CoreId;
 use crate::settings::Settings;
 
 impl Core {
@@ -41,8 +42,8 @@ impl Core {
         for group in self.groups.iter_mut().flatten() {
             group.append_fsync = settings.append_fsync;
             group.allows_memory = settings.allows_memory;
-            group.state.upkeep().set_tuning(settings.tuning());
-            group.state.upkeep().listen(noted);
+            group.upkeep().set_tuning(settings.tuning());
+            group.upkeep().listen(noted);
             group.set_limits(settings.limits());
             if pairs.iter().any(|(name, _)| name == "import-mode") {
                 group.set_import_mode(settings.import_mode);

@@ -1,6 +1,9 @@
 //! Whether a command may run now: who asks, in which state the session is, and whether there is room.
 
 use command::{Flag, Refusal};
+use group::ids::{Room, SessionId};
+use group::refusals::{LOADING, READ_ONLY};
+use group::router;
 use keyspace::{Body, DataCommand, Policy};
 use resp::Args;
 
@@ -10,10 +13,8 @@ use crate::catalog::{container_of, full_name};
 use crate::commands::{self, Flow};
 use crate::core::Core;
 use crate::entry::Reader;
-use crate::ids::{Room, SessionId};
 use crate::known::Known;
-use crate::refusals::{LOADING, READ_ONLY};
-use crate::{redirect, reserved, router};
+use crate::{redirect, reserved};
 
 impl Core {
     pub(super) fn is_known_to(&self, id: SessionId) -> bool {
@@ -133,10 +134,10 @@ impl Core {
             Policy::NoEviction => false,
             Policy::AllkeysLru | Policy::AllkeysLfu | Policy::AllkeysRandom => self
                 .groups()
-                .any(|group| databases.clone().any(|database| group.state.keyspace().key_count(database) > 0)),
+                .any(|group| databases.clone().any(|database| group.state().keyspace().key_count(database) > 0)),
             Policy::VolatileLru | Policy::VolatileLfu | Policy::VolatileRandom | Policy::VolatileTtl => self
                 .groups()
-                .any(|group| databases.clone().any(|database| group.state.keyspace().expiring_count(database) > 0)),
+                .any(|group| databases.clone().any(|database| group.state().keyspace().expiring_count(database) > 0)),
         }
     }
 

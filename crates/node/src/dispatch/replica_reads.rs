@@ -1,6 +1,10 @@
 //! Reads that the replica of this node answers within the bound of their client.
 
 use command::{Flag, Span as KeySpan};
+use group::ids::{GroupId, SessionId};
+use group::replica_reads::ReplicaRead;
+use group::requests::{Origin, Request, RequestBody};
+use group::router;
 use keyspace::{Body, DataCommand};
 use resp::{Args, Span};
 use stdx::slot::slot_of;
@@ -10,12 +14,9 @@ use crate::core::Core;
 use crate::core_messages::CoreMessage;
 use crate::entry::{Reader, put_words};
 use crate::event::Action;
-use crate::ids::{GroupId, SessionId};
 use crate::known::Known;
-use crate::replica_reads::ReplicaRead;
-use crate::requests::{Origin, Request, RequestBody};
 use crate::session::{Hold, NotedRead};
-use crate::{limits, redirect, router};
+use crate::{limits, redirect};
 
 impl Core {
     /// The group with a replica on this node that is asked, if there is one that may answer.

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::ids::NodeId;
+use group::ids::NodeId;
 
 /// Gives every node one of the masters that are open to it. A node without one gets none.
 pub(super) fn spread(open: &BTreeMap<NodeId, Vec<NodeId>>) -> BTreeMap<NodeId, NodeId> {

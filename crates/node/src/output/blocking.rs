@@ -1,9 +1,10 @@
 //! Waiters are woken on whatever core or node their session is. See [`crate::blocking`].
 
+use group::ids::{GroupId, Lane};
+use group::requests::Origin;
+
 use crate::core_messages::CoreMessage;
-use crate::ids::{GroupId, Lane};
 use crate::output::Output;
-use crate::requests::Origin;
 use crate::wire;
 
 impl Output<'_> {

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use group::ids::{CoreId, GroupId};
+use group::requests::Author;
+use group::requests::{Claim, Origin};
+
 use crate::caches::must_hear;
 use crate::context::Context;
 use crate::core_messages::CoreMessage;
-use crate::ids::{CoreId, GroupId};
 use crate::invalidation_barrier::Withheld;
 use crate::output::Output;
-use crate::requests::{Claim, Origin};
-use crate::tracking::news::{Author, News};
+use crate::tracking::news::News;
 
 impl Output<'_> {
     /// A script of this session has read these keys, which live here.

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use group::ids::CoreId;
+
 use crate::context::Context;
 use crate::core_messages::CoreMessage;
 use crate::entry::Reader;
-use crate::ids::CoreId;
 use crate::monitor::line;
 use crate::output::{Outbox, Output};
 

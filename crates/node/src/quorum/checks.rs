@@ -1,15 +1,15 @@
 //! Whether a core may answer a request now: the only maker of [`Answerable`].
 
 use command::Refusal;
+use group::ids::{GroupId, SessionId};
+use group::replica_reads;
 use resp::Args;
 
 use crate::core::Core;
 use crate::entry::Reader;
-use crate::ids::{GroupId, SessionId};
 use crate::known::Known;
 use crate::lookup::lookup;
 use crate::quorum::Answerable;
-use crate::replica_reads;
 
 impl Core {
     /// True if a group has had no leader for so long that a request does not wait for one.

@@ -9,6 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use group::ids::GroupId;
+use group::in_place::note_reads;
+use group::invocation::Invocation;
+use group::limits::Slicing;
+use group::one_command::run_one;
 use keyspace::{
     Body, Classes, Corrupt, Exporting, Imported, Importing, Keyspace, Layout, Limits, Lookups, Moment, Notice,
 };
@@ -18,10 +23,7 @@ use script::{Ending, Engine, Flow, Host, Pause};
 use stdx::{Instant, Level, Prng};
 
 use crate::entry::{self, Effect, put_words};
-use crate::ids::GroupId;
-use crate::limits::{CALLS_PER_PART, Slicing};
-use crate::one_command::run_one;
-use crate::scripts::invocation::Invocation;
+use crate::limits::CALLS_PER_PART;
 use crate::scripts::{Asides, Permitted, check_call, elapsed_us, log_action, permit};
 use crate::slots::SlotMap;
 use crate::transaction::{Work, database_effects_of};
@@ -259,7 +261,7 @@ impl Computation {
     /// Keys that the patterns of a SORT lead to and that are not locked.
     fn wanted_by_sort(&self, scratch: &Keyspace, database: u16, args: Args<'_>) -> Wants {
         let mut wants = Wants::default();
-        if keyspace::resolve(args).is_some_and(|command| crate::router::is_sort_by_keys(command, args)) {
+        if keyspace::resolve(args).is_some_and(|command| group::router::is_sort_by_keys(command, args)) {
             let keys = keyspace::sort_keys(&scratch.view(database, self.moment), args);
             let unknown = keys.into_iter().filter(|key| !self.is_named(database, key));
             wants.keys = unknown.map(|key| (database, key)).collect();
@@ -414,13 +416,6 @@ fn follow(effects: &[Effect], origins: &mut [Option<u16>]) {
             Effect::Swap { first, second } => origins.swap(usize::from(*first), usize::from(*second)),
             Effect::Key { .. } | Effect::Give(_) | Effect::Take(_) | Effect::Answer(_) => {}
         }
-    }
-}
-
-/// Notes the keys of a command that only reads.
-pub(crate) fn note_reads(command: &keyspace::DataCommand, args: Args<'_>, reads: &mut Vec<Vec<u8>>) {
-    if command.has(command::Flag::Readonly) {
-        command.for_each_key(args, |index, _| reads.push(args.at(index).to_vec()));
     }
 }
 

@@ -5,6 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use command::Refusal;
+use group::Standing;
+use group::ids::{CoreId, GroupId, Now, Room, SessionId};
+use group::in_place::Run;
+use group::invocation::{Caller, Code, Invocation};
+use group::proof::{Committed, Proof};
+use group::refusals::{LEADER_LOST, NO_REPLICAS, READ_ONLY, no_room};
+use group::requests::{Declined, Origin, Request, RequestBody, ScriptRequest};
+use group::router;
 use keyspace::{Keyspace, Moment};
 use message::TransactionId;
 use resp::{Args, Protocol, Span};
@@ -15,28 +23,23 @@ use crate::acl::{LogEntry, User, Where};
 use crate::commands::{self, Body, ControlCommand};
 use crate::core::Core;
 use crate::core_messages::CoreMessage;
+use crate::core_messages::DeclinedScript;
 use crate::dispatch::{Groups, Next};
 use crate::entry::{Reader, put_words};
 use crate::event::Action;
-use crate::group::Standing;
-use crate::group::in_place::Run;
-use crate::group::proof::{Committed, Proof};
-use crate::ids::{CoreId, GroupId, Now, Room, SessionId};
 use crate::known::Known;
 use crate::libraries::{self, Change, Libraries, Loaded, Policy};
+use crate::limits;
 use crate::output::Output;
 use crate::quorum::Answerable;
-use crate::refusals::{LEADER_LOST, NO_REPLICAS, READ_ONLY, no_room};
 use crate::relay::Purpose;
 use crate::request_ids::Named;
-use crate::requests::{Declined, DeclinedScript, Origin, Request, RequestBody, ScriptRequest};
-use crate::scripts::invocation::{Code, Invocation};
+use crate::scripts::in_place::InPlace;
 use crate::scripts::naming::{Changing, Naming, Running};
 use crate::scripts::on_copies::{Computation, Computed, Means};
 use crate::scripts::{Asides, Circumstances};
 use crate::session::{Hold, Session};
 use crate::transaction::{Progress, Work};
-use crate::{limits, router};
 
 /// What a core needs to run scripts.
 #[derive(Default)]
@@ -320,7 +323,7 @@ impl Core {
         {
             return Err(Refusal::new(format!("MISCONF No room on disk for this write: {reason}")));
         }
-        let user = (!user.is_unrestricted).then(|| Arc::clone(user));
+        let user = (!user.is_unrestricted).then(|| Arc::clone(user) as Arc<dyn Caller>);
         Ok(Invocation { code, key_count, is_read_only, user })
     }
 
@@ -586,7 +589,7 @@ impl Core {
         let place = group.0 as usize / usize::from(self.context.core_count);
         let mut output = Self::output(&mut self.context, &mut self.sessions, &mut self.outbox, actions);
         let group = self.groups[place].as_mut().expect("it is serving");
-        if group.lacks_replicas(&output.context.settings) {
+        if group.lacks_replicas(&*output.context) {
             // Checked here and not where the request comes: a script that only reads is not known before it has run.
             circumstances.write_refusal.get_or_insert_with(|| NO_REPLICAS.to_owned());
         }
@@ -597,8 +600,11 @@ impl Core {
             circumstances.write_refusal = Some(READ_ONLY.to_owned());
         }
         circumstances.level = group.level_to_log();
-        let run = Run { origin, floor, protocol, database, invocation, args, circumstances, seed };
-        let result = group.run_script(run, &mut engine, &mut self.prng, now, &mut output);
+        let level = circumstances.level;
+        let run = Run { origin, floor, protocol, database, invocation, args, level };
+        let (circumstances, asides) = (&circumstances, Asides::default());
+        let program = InPlace { engine: &mut engine, invocation, args, circumstances, seed, asides };
+        let result = group.run_script(run, program, &mut self.prng, now, &mut output);
         self.runner.engine = Some(engine);
         result
     }

@@ -3,9 +3,8 @@
 use command::Refusal;
 use resp::Writer;
 
-use crate::group::proof::Proof;
 use crate::session::queued::Queued;
-use crate::session::ticket::OwnTicket;
+use crate::session::ticket::{OwnTicket, Right};
 
 /// A transaction with control commands, and with data commands that are under way or done.
 #[derive(Debug)]
@@ -13,7 +12,7 @@ pub(crate) struct Composition {
     pub(crate) ticket: OwnTicket,
     pub(crate) queue: Vec<Queued>,
     /// Reply to the data commands; `None` until it has come.
-    pub(crate) data: Option<(Proof, Vec<u8>)>,
+    pub(crate) data: Option<(Right, Vec<u8>)>,
     /// Next command to be looked at, and where the next data reply begins.
     pub(crate) next: usize,
     pub(crate) at: usize,

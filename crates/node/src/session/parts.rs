@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use group::ids::GroupId;
+use group::replica_reads::Reading;
 use resp::{RequestParser, Writer};
 use stdx::Instant;
 
 use super::{ClientLibrary, Early, Replies};
 use crate::entry::Durability;
-use crate::ids::GroupId;
 use crate::pubsub::Subscriptions;
-use crate::replica_reads::Reading;
 use crate::stats::calls::Asked;
 use crate::stats::hot::Load;
 use crate::tracking::Tracking;

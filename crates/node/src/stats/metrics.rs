@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
 
+use group::ids::{NodeId, Room};
 use stdx::{Duration, Instant};
 
 use crate::commands::question::Figures;
 use crate::commands::{cluster_info_text, info_fields};
 use crate::core::Core;
-use crate::ids::{NodeId, Room};
 use crate::reports::HostReport;
 use crate::roster::Roster;
 use crate::stalls::Stalls;

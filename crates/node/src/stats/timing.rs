@@ -62,7 +62,7 @@ impl TimeFigures {
 
 /// A command that is being measured.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     place: usize,
     started: Instant,
 }

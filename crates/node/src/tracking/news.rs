@@ -1,12 +1,9 @@
 //! What caches of clients are told, and who has made the changes.
 
+use group::requests::Author;
 use std::sync::Arc;
 
-use message::TransactionId;
 use resp::{Protocol, Writer};
-
-use crate::ids::CoreId;
-use crate::requests::Claim;
 
 /// News for a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,27 +33,6 @@ impl News {
             }
         }
     }
-}
-
-/// The author of a change of a key, as the replicas of a node know it. Only the core of its session knows all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Author {
-    /// The session of this number, with the request that is answered under this ticket.
-    Session {
-        /// Its number.
-        serial: u64,
-        /// Which of its replies.
-        ticket: u64,
-    },
-    /// The one who asked for this on a core.
-    Request {
-        /// The core.
-        core: CoreId,
-        /// Its request.
-        claim: Claim,
-    },
-    /// The transaction that this belongs to.
-    Transaction(TransactionId),
 }
 
 /// A request of a session: the session's number, and the ticket under which it is answered.

@@ -1,6 +1,6 @@
 //! Stories of users and what they may do.
 
-use node::SessionId;
+use group::ids::SessionId;
 use node::event::Peer;
 use node::settings::Settings;
 use stdx::Duration;

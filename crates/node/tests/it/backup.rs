@@ -1,6 +1,6 @@
 //! The cut of a backup, and changes of leader meanwhile.
 
-use node::GroupId;
+use group::ids::GroupId;
 use node::settings::Settings;
 use stdx::Duration;
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use node::group_status::GroupStatus;
+use group::group_status::GroupStatus;
+use group::ids::{GroupId, NodeId, SessionId};
 use node::roster::{Member, Roster};
 use node::settings::Settings;
-use node::{GroupId, NodeId, SessionId};
 use stdx::{Duration, leb128};
 
 use crate::host::Host;

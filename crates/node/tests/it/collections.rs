@@ -1,6 +1,6 @@
 //! Stories of values with elements: whichever core they live on, and however their forms are configured.
 
-use node::SessionId;
+use group::ids::SessionId;
 use node::settings::Settings;
 
 use crate::everywhere;

@@ -1,6 +1,6 @@
 //! CLIENT DURABILITY: each connection says when its changes count as kept.
 
-use node::GroupId;
+use group::ids::GroupId;
 use node::entry::{self, Durability, Item};
 use stdx::Duration;
 use stdx::log::{Entry, EntryKind};
@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::settings;
 
 /// What a client gets without a flush of the disk, and what with one.
-fn answers(host: &mut Host, client: node::SessionId, line: &str) -> (String, String) {
+fn answers(host: &mut Host, client: group::ids::SessionId, line: &str) -> (String, String) {
     host.send(client, format!("{line}\r\n").as_bytes());
     for _ in 0..10 {
         host.turn();
@@ -20,7 +20,7 @@ fn answers(host: &mut Host, client: node::SessionId, line: &str) -> (String, Str
     (early, host.received(client))
 }
 
-fn in_force(host: &mut Host, client: node::SessionId) -> String {
+fn in_force(host: &mut Host, client: group::ids::SessionId) -> String {
     let text = host.run(client, "CLIENT INFO");
     text.split_whitespace().find_map(|word| word.strip_prefix("durability=")).unwrap_or("server").to_owned()
 }
@@ -118,7 +118,7 @@ struct Slow {
     nodes: Nodes,
     gateway: usize,
     slow: usize,
-    client: node::SessionId,
+    client: group::ids::SessionId,
 }
 
 impl Slow {

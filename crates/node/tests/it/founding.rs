@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use node::event::{GroupId, SessionId};
+use group::ids::{GroupId, SessionId};
 use node::settings::Settings;
 use stdx::Duration;
 

@@ -1,8 +1,8 @@
 //! Messages that no node would send, on their way between nodes that carry out requests.
 
 use fuzzing::Fuzz;
+use group::ids::{GroupId, NodeId};
 use node::settings::Settings;
-use node::{GroupId, NodeId};
 use stdx::Duration;
 
 use crate::cluster::{ANSWER, Nodes, STAMP_BYTES, answer_at};

@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use group::Standing;
+use group::group_seed::GroupSeed;
+use group::host::ArchiveNews;
+use group::host::{CheckpointNews, CheckpointStep, Persist};
+use group::ids::{CoreId, GroupId, NodeId, Now, Room, SessionId};
 use keyspace::{Keyspace, Layout, Tuning};
-use node::event::{ArchiveNews, HostReport};
-use node::group::Standing;
+use node::event::HostReport;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
-use node::{
-    Action, CheckpointNews, CheckpointStep, Core, CoreId, CoreOptions, Event, GroupId, GroupSeed, NodeId, Now, Peer,
-    Persist, ProcessFacts, Room, SessionId,
-};
+use node::{Action, Core, CoreOptions, Event, Peer, ProcessFacts};
 use state::{Beginnings, Position, State};
 use stdx::log::Entry;
 use stdx::{Duration, Instant, UnixMillis};

@@ -1,6 +1,6 @@
 //! Stories of large values that go to another group: others are served between their pieces.
 
-use node::SessionId;
+use group::ids::SessionId;
 
 use crate::host::Host;
 use crate::settings;

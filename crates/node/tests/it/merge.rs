@@ -1,6 +1,6 @@
 //! A group goes while clients are at work with what it holds.
 
-use node::event::SessionId;
+use group::ids::SessionId;
 use node::settings::Settings;
 use stdx::Duration;
 

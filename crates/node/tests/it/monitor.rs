@@ -4,7 +4,7 @@ use crate::everywhere;
 use crate::host::Host;
 
 /// What a watcher has seen, without times and addresses.
-fn seen(host: &mut Host, watcher: node::SessionId) -> Vec<String> {
+fn seen(host: &mut Host, watcher: group::ids::SessionId) -> Vec<String> {
     let received = host.received(watcher);
     let lines = received.split('+').filter(|line| !line.is_empty());
     lines.map(|line| line.split_once("] ").map_or(line, |(_, words)| words).trim().to_owned()).collect()

@@ -1,6 +1,6 @@
 //! Clients that watch a key, while others change it again and again.
 
-use node::SessionId;
+use group::ids::SessionId;
 use node::settings::Settings;
 use stdx::Duration;
 

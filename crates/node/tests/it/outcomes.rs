@@ -1,9 +1,9 @@
 //! Stories of gateways that die: how the transactions that they leave behind ended is kept as long as somebody may ask.
 
+use group::ids::GroupId;
 use keyspace::Moment;
 use message::entry::{Builder, Effect};
 use message::{CoreId, GatewayId, TransactionId};
-use node::GroupId;
 use resp::{Args, Protocol, Span};
 use stdx::log::{Entry, EntryKind};
 use stdx::{Duration, Level, UnixMillis};

@@ -7,7 +7,7 @@ use crate::everywhere;
 use crate::host::Host;
 
 /// A client on each of the host's cores, or three on the only one.
-fn clients(host: &mut Host) -> [node::SessionId; 3] {
+fn clients(host: &mut Host) -> [group::ids::SessionId; 3] {
     let last = host.core_count() - 1;
     [host.connect(0), host.connect(last), host.connect(last / 2)]
 }
@@ -297,7 +297,7 @@ fn what_is_published_goes_to_the_other_nodes_once() {
         let sent: Vec<_> = here.sent.drain(..).filter(|(_, _, bytes)| bytes[0] == 4).collect();
         assert_eq!(sent.iter().map(|(to, ..)| to.0).collect::<Vec<_>>(), [2, 3]);
         let (_, group, bytes) = &sent[0];
-        there.hear(node::NodeId(1), *group, bytes);
+        there.hear(group::ids::NodeId(1), *group, bytes);
         there.settle();
         assert_eq!(there.received(first), "*3 $7 message $1 a $2 hi");
         assert_eq!(there.received(second), "*4 $8 pmessage $1 * $1 a $2 hi");
@@ -307,13 +307,13 @@ fn what_is_published_goes_to_the_other_nodes_once() {
 
 // ---- what happens to keys -----------------------------------------------------------------------------------------
 
-fn listening(host: &mut Host, letters: &str, client: node::SessionId) {
+fn listening(host: &mut Host, letters: &str, client: group::ids::SessionId) {
     assert_eq!(host.run(client, &format!("CONFIG SET notify-keyspace-events {letters}")), "+OK");
     host.run(client, "PSUBSCRIBE __key*");
 }
 
 /// The events among the messages a client has received: channel and message.
-fn events(host: &mut Host, client: node::SessionId) -> Vec<String> {
+fn events(host: &mut Host, client: group::ids::SessionId) -> Vec<String> {
     let received = host.received(client);
     let words: Vec<_> = received.split(' ').collect();
     words.chunks(9).filter(|chunk| chunk.len() == 9).map(|chunk| format!("{} {}", chunk[6], chunk[8])).collect()

@@ -1,6 +1,6 @@
 //! Stories of a leader that is cut off: it does not know that another one leads, and tells nobody what it remembers.
 
-use node::SessionId;
+use group::ids::SessionId;
 use node::settings::Settings;
 use stdx::Duration;
 

@@ -1,7 +1,7 @@
 //! Stories of READONLY: what the replica on a client's own node answers, and what it leaves to the leader.
 
+use group::ids::{GroupId, SessionId};
 use node::settings::Settings;
-use node::{GroupId, SessionId};
 use stdx::Duration;
 
 use crate::cluster::{Nodes, REQUEST};

@@ -1,7 +1,7 @@
 //! Requests with an id: carried out once, however often they are sent, and to any node.
 
+use group::ids::{GroupId, SessionId};
 use node::settings::Settings;
-use node::{GroupId, SessionId};
 use stdx::Duration;
 
 use crate::cluster::Nodes;

@@ -1,6 +1,6 @@
 //! Stories of scripts: whichever core their keys live on, one at a time or many at once.
 
-use node::SessionId;
+use group::ids::SessionId;
 use node::settings::Settings;
 use stdx::Duration;
 

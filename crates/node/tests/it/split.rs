@@ -1,6 +1,6 @@
 //! A group splits while clients are at work with what goes and with what stays.
 
-use node::event::{GroupId, SessionId};
+use group::ids::{GroupId, SessionId};
 use node::settings::Settings;
 use stdx::Duration;
 use stdx::slot::slot_of;

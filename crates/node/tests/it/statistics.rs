@@ -7,14 +7,14 @@ use crate::host::Host;
 use crate::{everywhere, settings};
 
 /// What INFO says of a command: calls, rejected and failed ones.
-fn calls(host: &mut Host, client: node::SessionId, command: &str) -> String {
+fn calls(host: &mut Host, client: group::ids::SessionId, command: &str) -> String {
     let told = host.run(client, "INFO commandstats");
     let line = told.split_whitespace().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
     let fields: Vec<&str> = line.unwrap_or_default().split(',').filter(|field| !field.starts_with("usec")).collect();
     fields.join(",")
 }
 
-fn errors(host: &mut Host, client: node::SessionId) -> Vec<String> {
+fn errors(host: &mut Host, client: group::ids::SessionId) -> Vec<String> {
     let told = host.run(client, "INFO errorstats");
     told.split_whitespace().filter_map(|line| Some(line.strip_prefix("errorstat_")?.to_owned())).collect()
 }
@@ -411,7 +411,7 @@ fn info_tells_who_waits_watches_and_listens_and_what_was_denied() {
 }
 
 /// What INFO says of keys that were looked up: found and missed.
-fn lookups(host: &mut Host, client: node::SessionId) -> (u64, u64) {
+fn lookups(host: &mut Host, client: group::ids::SessionId) -> (u64, u64) {
     let told = host.run(client, "INFO stats");
     let number = |name: &str| {
         let field = told.split_whitespace().find_map(|line| line.strip_prefix(name)).expect("it is told");

@@ -1,7 +1,7 @@
 //! Stories of clients that cache what they read.
 
+use group::ids::{NodeId, SessionId};
 use node::settings::Settings;
-use node::{NodeId, SessionId};
 use stdx::Duration;
 
 use crate::host::Host;

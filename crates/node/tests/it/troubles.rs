@@ -1,7 +1,7 @@
 //! Stories of three nodes, one of which should not lead.
 
+use group::ids::{GroupId, Room, SessionId};
 use node::settings::Settings;
-use node::{GroupId, Room, SessionId};
 use stdx::Duration;
 
 use crate::cluster::Nodes;

@@ -1,6 +1,6 @@
 //! Users of a cluster: what is said through one node holds on all.
 
-use node::SessionId;
+use group::ids::SessionId;
 use node::settings::Settings;
 use stdx::Duration;
 

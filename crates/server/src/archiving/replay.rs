@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, anyhow, bail};
 use archive::{BaseInfo, BaseReader, GroupReader, Next};
+use group::group_seed::GroupSeed;
+use group::ids::{GroupId, NodeId};
 use keyspace::{DataCommand, Keyspace, Layout, Tuning};
 use message::TransactionId;
 use message::entry::Born;
-use node::{GroupId, GroupSeed, NodeId};
 use resp::Args;
 use state::cut::moment_of_entry;
 use state::{Applied, Beginnings, Effects, FIRST, Meter, State, What};

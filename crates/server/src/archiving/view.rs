@@ -333,7 +333,7 @@ mod tests {
         // The first group split at its entry 20, and nothing is left of what came before its entry 50.
         base(0, 50, 50);
         log(0, 51, None);
-        let born = Born { parent: node::GroupId(0), index: 20 };
+        let born = Born { parent: group::ids::GroupId(0), index: 20 };
         log(1, 1, Some(born));
         let range = || View::of(&address, None).unwrap().range();
         assert!(range().unwrap_err().to_string().contains("it holds nothing yet of group 1"));

@@ -4,9 +4,11 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use group::backup;
+use group::group_seed::GroupSeed;
+use group::ids::{GroupId, NodeId};
 use keyspace::rdb::{Dialect, VERSION_OF_VALKEY};
 use keyspace::{Keyspace, Layout, Moment, Tuning};
-use node::{GroupId, GroupSeed, NodeId, backup};
 use redis_files::write::RdbWriter;
 
 use super::create::{self, CreateArguments};

@@ -6,11 +6,13 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use edge::RealDisk;
+use group::backup;
+use group::checkpoint::CHUNK_KEYSPACE;
+use group::group_seed::GroupSeed;
+use group::ids::{GroupId, NodeId};
 use journal::{CheckpointFile, CheckpointMark, Identity, Journal};
 use keyspace::{Keyspace, Layout, Moment, Tuning};
-use node::checkpoint::CHUNK_KEYSPACE;
 use node::slots::SlotMap;
-use node::{GroupId, GroupSeed, NodeId, backup};
 use stdx::log::{HardState, Membership};
 
 use super::manifest::Manifest;

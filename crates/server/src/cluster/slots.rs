@@ -130,7 +130,7 @@ fn stuck(count: u64) -> String {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Bytes of keys of a slot beyond which it does not move.
-const MOVE_BYTES_MAX: u64 = node::limits::MOVE_BYTES_MAX as u64;
+const MOVE_BYTES_MAX: u64 = group::limits::MOVE_BYTES_MAX as u64;
 
 /// Slots there are.
 const SLOT_COUNT: usize = 16_384;

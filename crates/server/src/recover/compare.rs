@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use group::ids::GroupId;
 use journal::RecoveredGroup;
-use node::GroupId;
 use state::Beginnings;
 
 use super::Found;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use edge::utc;
-use node::GroupId;
+use group::ids::GroupId;
 use stdx::UnixMillis;
 
 use super::{GroupFound, Recovery, counted};

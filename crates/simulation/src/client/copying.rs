@@ -4,8 +4,9 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use group::group_seed::GroupSeed;
+use group::ids::{GroupId, NodeId};
 use keyspace::{Keyspace, Layout, Moment, Str, Tuning, ValueRef};
-use node::event::{GroupId, GroupSeed, NodeId};
 use stdx::UnixMillis;
 
 use super::{ACCOUNT_COUNT, Client, Expected, History, account_name};

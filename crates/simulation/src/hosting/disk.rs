@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use stdx::log::Entry;
 
+use group::host::{CheckpointNews, CheckpointStep, Persist};
+use group::ids::{GroupId, Room};
 use journal::{Append, CheckpointFile, CheckpointMark, CheckpointReader, Fault, LogReader, Span, Unread};
-use node::event::{CheckpointNews, CheckpointStep, GroupId, Persist, Room};
 
 use super::{BATCH_BYTES_MAX, ROOM_BYTES_MIN};
 use crate::invariants::Invariant;

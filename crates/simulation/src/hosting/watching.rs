@@ -1,8 +1,7 @@
 //! What must hold at every moment of a simulated world, and what it has come to.
 
-use node::event::{GroupId, NodeId};
-use node::group::{Group, Standing};
-use node::limits;
+use group::ids::{GroupId, NodeId};
+use group::{Group, Standing};
 use node::roster::Roster;
 
 use crate::Durability;
@@ -346,10 +345,13 @@ impl Universe {
 /// What of a group's memory is beyond its bound when a turn is over.
 pub(super) fn memory_beyond_bounds(group: &Group) -> Option<String> {
     let window = group.window_bytes();
-    if window > limits::WINDOW_BYTES_MAX {
-        return Some(format!("{window} bytes are proposed and not applied, of at most {}", limits::WINDOW_BYTES_MAX));
+    if window > group::limits::WINDOW_BYTES_MAX {
+        return Some(format!(
+            "{window} bytes are proposed and not applied, of at most {}",
+            group::limits::WINDOW_BYTES_MAX
+        ));
     }
     // One that has been loaded in this turn, when what it begins with came, has not been told its bound yet.
-    let (log, log_max) = (group.applied_log_bytes(), group.log_bytes_max().min(limits::LOG_BYTES_MAX));
+    let (log, log_max) = (group.applied_log_bytes(), group.log_bytes_max().min(group::limits::LOG_BYTES_MAX));
     (log > log_max).then(|| format!("{log} bytes of applied log are in memory, of at most {log_max}"))
 }

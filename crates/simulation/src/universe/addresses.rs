@@ -1,7 +1,7 @@
 //! All nodes are stopped, and started again at other addresses: nothing that they remember of one another leads
 //! anywhere. An operator shows them where others are, as `--join` does, and they must become one cluster again.
 
-use node::event::NodeId;
+use group::ids::NodeId;
 use stdx::Prng;
 
 use super::{Universe, What, say};

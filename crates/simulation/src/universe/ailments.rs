@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use node::event::NodeId;
+use group::ids::NodeId;
 use node::lives::Judgement;
 
 use super::{Universe, What, say};

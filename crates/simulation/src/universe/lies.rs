@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use group::ids::NodeId;
 use node::entry;
-use node::event::NodeId;
 use node::roster::Gone;
 use resp::Args;
 use stdx::leb128;
@@ -271,13 +271,13 @@ impl Universe {
             leb128::put(&mut lie, 1 << self.some(60));
             return vec![lie];
         }
-        let group_status = node::group_status::GroupStatus {
-            group: node::GroupId(group),
+        let group_status = group::group_status::GroupStatus {
+            group: group::ids::GroupId(group),
             leader: NodeId(machine as u64 + 1),
             term: 1 << self.some(60),
             applied: 1 << self.some(60),
             ended: self.luck(2).then(|| Gone { index: 1 << self.some(20), given: Vec::new() }),
-            ..node::group_status::GroupStatus::default()
+            ..group::group_status::GroupStatus::default()
         };
         let mut lie = vec![GROUP_STATUS];
         group_status.put(&mut lie);

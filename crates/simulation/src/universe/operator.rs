@@ -1,7 +1,7 @@
 //! What an operator does: lets nodes join and go, moves slots, and lets a node go that cannot go on.
 
-use node::event::NodeId;
-use node::group::Group;
+use group::Group;
+use group::ids::NodeId;
 use stdx::slot::{SLOT_COUNT, Slot, slot_of};
 
 use super::{Universe, What};

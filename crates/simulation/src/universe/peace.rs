@@ -23,24 +23,25 @@ const fn ns(duration: Duration) -> u64 {
 }
 
 /// The longest that a leader lets somebody keep a lock who has prepared nothing, with what its clock may be slow by.
-const LOCK_MAX: u64 = ns(limits::LOCK_PATIENCE) * 21 / 20 + SECOND;
+const LOCK_MAX: u64 = ns(group::limits::LOCK_PATIENCE) * 21 / 20 + SECOND;
 
 /// The longest that something stays prepared when all groups are led.
-const PREPARED_MAX: u64 = ns(limits::PREPARED_PATIENCE) + 3 * SECOND;
+const PREPARED_MAX: u64 = ns(group::limits::PREPARED_PATIENCE) + 3 * SECOND;
 
 /// The longest that a leader keeps keys for a client that has watched them, with what its clock may be slow by.
-const RESERVATION_MAX: u64 = ns(limits::RESERVATION_BEGIN_MAX) * 21 / 20 + ns(limits::RESERVATION_MAX) + SECOND;
+const RESERVATION_MAX: u64 =
+    ns(group::limits::RESERVATION_BEGIN_MAX) * 21 / 20 + ns(group::limits::RESERVATION_MAX) + SECOND;
 
 /// The longest until nothing is under way any more when nobody asks for anything: who waits for the lock of a gateway
 /// that is gone gets it, or starts over.
-const SETTLED_MAX: u64 = LOCK_MAX + ns(limits::LOCK_WAIT_RENEWAL) + ns(limits::REQUEST_PATIENCE);
+const SETTLED_MAX: u64 = LOCK_MAX + ns(group::limits::LOCK_WAIT_RENEWAL) + ns(limits::REQUEST_PATIENCE);
 
 /// The longest that groups take that are to go: all their slots move, several at a time, and what is known of
 /// transactions is forgotten.
 const MERGES_MAX: u64 = 120 * SECOND;
 
 /// Within this time after a group has gone, every node has heard of it and given up its replica.
-const BURIED_MAX: u64 = 2 * ns(limits::GONE_PATIENCE);
+const BURIED_MAX: u64 = 2 * ns(group::limits::GONE_PATIENCE);
 
 /// The longest that a lease is believed in which a clock at half speed measures.
 pub(super) const UNSOUND_LEASE_MAX: u64 = 3 * SECOND;

@@ -1,6 +1,6 @@
 //! In which phases a node is when a fault strikes.
 
-use node::group::{Group, Standing};
+use group::{Group, Standing};
 
 use super::Universe;
 use crate::MILLISECOND;

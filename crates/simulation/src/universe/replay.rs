@@ -1,8 +1,8 @@
 //! What a log does to a group's state is a function that anybody can call: every replica holds what a bare state holds
 //! that is given the replica's own checkpoint and its log.
 
+use group::ids::GroupId;
 use journal::{Journal, Options};
-use node::event::GroupId;
 use state::Beginnings;
 
 use super::Universe;

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use node::balance::Spreading;
-use node::group::{Group, Standing};
+use group::balance::Spreading;
+use group::{Group, Standing};
 
 use super::{Universe, say};
 use crate::coverage::Fault;

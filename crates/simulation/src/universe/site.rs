@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use backlog::Backlog;
 use far::Far;
-use node::{GroupId, Tape};
+use group::ids::GroupId;
+use node::Tape;
 use site::{Frame, Place, Position, Teller, beginning};
 use stdx::{Prng, UnixMillis};
 

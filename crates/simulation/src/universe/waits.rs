@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use group::Standing;
 use node::TransactionId;
-use node::group::Standing;
 
 use super::{BEYOND_FAST, BEYOND_SLOW, Universe, What, say};
 use crate::coverage::Fault;

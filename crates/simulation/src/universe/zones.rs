@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use node::event::GroupId;
+use group::ids::GroupId;
 use stdx::{Levels, Prng};
 
 use super::{Universe, What, say};

@@ -12,16 +12,17 @@ use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
+use group::Standing;
+use group::balance::{self, Held, Spreading, View};
+use group::group_seed::GroupSeed;
+use group::host::Persist;
+use group::ids::{CoreId, GroupId, Lane, NodeId, Now, SessionId};
 use journal::Append;
 use keyspace::{Keyspace, Layout, Moment};
 use node::Core;
-use node::balance::{self, Held, Spreading, View};
 use node::core_messages::{CoreMessage, Envelope, Piece};
 use node::entry::Builder;
-use node::event::{
-    Action, CoreId, CoreOptions, Event, GroupId, GroupSeed, Lane, NodeId, Now, Peer, Persist, ProcessFacts, SessionId,
-};
-use node::group::Standing;
+use node::event::{Action, CoreOptions, Event, Peer, ProcessFacts};
 use node::roster::{Member, Roster};
 use node::settings::Settings;
 use stdx::log::{Entry, EntryKind, HardState, Membership};

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use node::event::SessionId;
+use group::ids::SessionId;
 use stdx::Prng;
 use stdx::slot::{SLOT_COUNT, Slot, tag_of};
 

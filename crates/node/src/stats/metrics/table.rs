@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use group::figures::GroupFigures;
+use group::group_status::{Follower, GroupStatus};
+use group::ids::Lane;
+
 use super::Kind::{self, Counter, Gauge, Histogram, Summary};
 use super::Source::{Field, Own};
 use super::{Metric, Samples, Seconds, View};
-use crate::commands::question::GroupFigures;
 use crate::commands::{hottest_per_mille, total_calls, total_errors, total_times};
-use crate::group_status::{Follower, GroupStatus};
-use crate::ids::Lane;
 use crate::reports::LinkReport;
 
 /// Bounds of histograms, as powers of two of a nanosecond: from a microsecond to nine seconds.
