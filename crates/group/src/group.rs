@@ -51,7 +51,7 @@ use std::sync::Arc;
 use apply::is_mark_of_leader;
 use batches::fail;
 use bytes::Bytes;
-use consensus::{Message, MessageKind, Options, Refused, Replica, Role, Seed};
+use consensus::{Change, Message, MessageKind, Options, Refused, Replica, Role, Seed};
 use journal::CheckpointMark;
 use keyspace::{Keyspace, Limits, Moment};
 use leader::{Leader, Lost};
@@ -489,6 +489,17 @@ impl Group {
     /// True if the cluster has lost entries that have been applied here: the process has to end.
     pub fn is_overtaken(&self) -> bool {
         self.loss.is_overtaken
+    }
+
+    /// Term and index of the last entry of its log: the greater, the further. `None` if it holds nothing.
+    pub fn end_of_log(&self) -> Option<(u64, u64)> {
+        let index = self.replica.last_index();
+        self.replica.term_at(index).filter(|_| !self.is_vacant()).map(|term| (term, index))
+    }
+
+    /// Changes of membership in its log that have not been applied, each with its index.
+    pub fn changes_to_come(&self) -> impl Iterator<Item = (u64, Option<Change>)> {
+        self.replica.changes_to_come()
     }
 
     /// Bytes of applied entries of the log that are in memory.

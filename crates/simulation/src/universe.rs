@@ -19,6 +19,7 @@ mod phases;
 mod replay;
 mod returns;
 mod site;
+mod stranded;
 mod waits;
 mod zones;
 

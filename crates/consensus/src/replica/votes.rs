@@ -146,14 +146,7 @@ impl Replica {
     pub(super) fn electorate(&self) -> BTreeSet<u64> {
         let membership = &self.membership;
         let mut all: BTreeSet<u64> = membership.voters.iter().chain(&membership.voters_outgoing).copied().collect();
-        let applied = self.raft.raft.raft_log.applied;
-        let changes: Vec<(u64, Option<Change>)> = self
-            .raft
-            .store()
-            .entries_after(applied)
-            .filter(|entry| is_change(entry))
-            .map(|entry| (entry.index, Change::decode(&entry.data)))
-            .collect();
+        let changes: Vec<(u64, Option<Change>)> = self.changes_to_come().collect();
         // By those who have said yes so far. Of two changes the second may have been decided by more than the first's.
         let cannot_be_committed = |index: u64| {
             let voters = &membership.voters;
@@ -169,6 +162,14 @@ impl Replica {
             _ => None,
         }));
         all
+    }
+
+    /// Changes of membership in the log that have not been applied, each with its index; `None` for one that cannot be
+    /// read.
+    pub fn changes_to_come(&self) -> impl Iterator<Item = (u64, Option<Change>)> {
+        let applied = self.raft.raft.raft_log.applied;
+        let entries = self.raft.store().entries_after(applied);
+        entries.filter(|entry| is_change(entry)).map(|entry| (entry.index, Change::decode(&entry.data)))
     }
 
     /// Of a replica in doubt: the voters that have not said yes to it, as far as it has asked them.

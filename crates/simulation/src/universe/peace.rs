@@ -138,9 +138,14 @@ impl Universe {
         }
     }
 
-    /// True if most of those who vote in a group are lost for good, one by damage and one overtaken, say. What is left
-    /// of it answers nobody, as it must; an operator has to recover it.
+    /// True if most of those who vote in a group are lost for good, one by damage and one overtaken, say, or if the
+    /// only one that has the end of its log does not know yet that it votes. What is left of it answers nobody, as it
+    /// must; an operator has to recover it.
     pub(super) fn may_lack_a_quorum(&self) -> bool {
+        self.may_lack_most_voters() || self.has_its_end_at_a_learner()
+    }
+
+    fn may_lack_most_voters(&self) -> bool {
         let is_lost = |node: &&u64| self.machines.get(**node as usize - 1).is_some_and(|machine| machine.is_lost);
         let processes = self.machines.iter().filter_map(|machine| machine.process.as_ref());
         processes.flat_map(|process| &process.cores).flat_map(|host| host.core.groups()).any(|group| {

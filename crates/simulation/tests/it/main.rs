@@ -143,6 +143,14 @@ fn a_node_says_of_itself_what_it_knows_and_not_what_its_roster_says() {
     assert_eq!(run(&followed).failure, None);
 }
 
+/// One of two voters lost the end of its log by damage. Only the node that was about to be the third had it, and had
+/// not heard that it votes: the group waits for its operator, which is no fault.
+#[test]
+fn a_group_whose_end_only_a_learner_has_may_wait_for_its_operator() {
+    let followed = Plan { site: true, ..plan(3_022_029, 3, Durability::Always) };
+    assert_eq!(run(&followed).failure, None);
+}
+
 #[test]
 fn three_nodes_keep_their_word() {
     all_seen(0..10, 0, &["a log was recovered"], |seed| plan(seed, 3, Durability::Always));
