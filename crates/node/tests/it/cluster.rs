@@ -9,6 +9,7 @@ use node::settings::Settings;
 use stdx::{Duration, leb128};
 
 use crate::host::Host;
+use crate::split::keys_of;
 
 /// Messages between nodes begin with their kind.
 pub(crate) const REQUEST: u8 = 2;
@@ -129,13 +130,16 @@ impl Nodes {
 
     /// Delivers what passes, again and again until nothing is left that does; the rest stays under way.
     pub(crate) fn exchange(&mut self, mut passes: impl FnMut(usize, usize, u8) -> bool) {
+        let holds_hand_over = self.holds_hand_over;
+        self.exchange_where(|(from, to, _, bytes)| {
+            !(holds_hand_over && is_hand_over(bytes)) && passes(from.0 as usize, to.0 as usize, bytes[0])
+        });
+    }
+
+    fn exchange_where(&mut self, mut passes: impl FnMut(&(NodeId, NodeId, GroupId, Vec<u8>)) -> bool) {
         for _ in 0..1_000 {
             self.gather();
-            let holds_hand_over = self.holds_hand_over;
-            let passing = |(from, to, _, bytes): &(NodeId, NodeId, GroupId, Vec<u8>)| {
-                !(holds_hand_over && is_hand_over(bytes)) && passes(from.0 as usize, to.0 as usize, bytes[0])
-            };
-            let (now, rest) = std::mem::take(&mut self.under_way).into_iter().partition(passing);
+            let (now, rest) = std::mem::take(&mut self.under_way).into_iter().partition(&mut passes);
             self.under_way = rest;
             let now: Vec<_> = now;
             if now.is_empty() {
@@ -393,6 +397,52 @@ fn a_checkpoint_for_which_there_is_no_room_is_put_off_until_there_is() {
     assert_eq!(told(&mut nodes, "has the checkpoint"), 1, "{:?}", nodes.host(2).log);
     let client = nodes.host(2).connect(0);
     assert_eq!(nodes.run(2, client, "GET n"), "$1 2");
+}
+
+/// A checkpoint of a group is on its way to a node when the group goes. The node knows that before the rest comes, and
+/// takes no more: it would hold the group as it was before its end.
+#[test]
+fn a_checkpoint_that_is_under_way_when_its_group_goes_is_not_taken() {
+    const CHUNK: u8 = 7;
+    const GROUP: GroupId = GroupId(1);
+    let founder = Host::new(2, Settings::default());
+    let mut newcomer = Host::unloaded_with_seeds(2, Settings::default(), 2, &[1]);
+    newcomer.load(2, &[]);
+    let hosts = vec![Some(founder), Some(newcomer)];
+    let mut nodes = Nodes { hosts, under_way: Vec::new(), holds_hand_over: false, overheard: None };
+    let operator = nodes.host(1).connect(0);
+    let pass = |nodes: &mut Nodes, holds: bool| {
+        nodes.hosts.iter_mut().flatten().for_each(|host| host.pass(Duration::from_millis(100)));
+        nodes.exchange_where(|(_, _, group, bytes)| !(holds && *group == GROUP && bytes[0] == CHUNK));
+    };
+    let ask = |nodes: &mut Nodes, line: &str| {
+        nodes.host(1).send(operator, format!("{line}\r\n").as_bytes());
+        (0..5).for_each(|_| pass(nodes, true));
+        nodes.host(1).received(operator)
+    };
+    let is_told = |nodes: &mut Nodes, what: &str| nodes.host(2).log.iter().any(|line| line.starts_with(what));
+    let key = &keys_of(8_192, 16_383, 1)[0];
+    assert_eq!(ask(&mut nodes, "HOLDFAST BALANCE OFF"), "+OK");
+    assert_eq!(ask(&mut nodes, &format!("SET {key} before")), "+OK");
+    let comes = |nodes: &mut Nodes, is_there: &dyn Fn(&mut Nodes) -> bool| {
+        let has_come = (0..300).any(|_| {
+            pass(nodes, true);
+            is_there(nodes)
+        });
+        assert!(has_come, "{:?}", nodes.host(2).log);
+    };
+    comes(&mut nodes, &|nodes| {
+        is_told(nodes, "group 0: has the checkpoint") && is_told(nodes, "group 1: takes the checkpoint")
+    });
+    // It is refused for as long as something is in the way.
+    comes(&mut nodes, &|nodes| ask(nodes, "HOLDFAST MERGE 1 0") == "+OK");
+    comes(&mut nodes, &|nodes| nodes.host(2).roster().is_gone(GROUP));
+    assert!(nodes.count(CHUNK) > 0, "nothing is under way any more");
+
+    (0..50).for_each(|_| pass(&mut nodes, false));
+    assert!(!is_told(&mut nodes, "group 1: has the checkpoint"), "{:?}", nodes.host(2).log);
+    assert!(nodes.host(2).holds_nothing_of(GROUP));
+    assert_eq!(ask(&mut nodes, &format!("GET {key}")), "$6 before");
 }
 
 #[test]
