@@ -251,10 +251,14 @@ pub struct Client {
     transfers: bool,
     /// Transactions may touch several groups.
     spans: bool,
+    /// It changes and reads one key at a time: what it does in one group waits for no other one.
+    is_narrow: bool,
     /// It uses vector sets, which need level 2.
     vectors: bool,
     /// How old its reads may be, in milliseconds, if it lets replicas answer them.
     staleness_ms: Option<u64>,
+    /// It changes nothing, so nothing keeps it from reading where no change gets through.
+    only_reads: bool,
     /// It has said so on this connection.
     has_said_so: bool,
     /// What it repeats under an id until it has an answer.
@@ -299,8 +303,10 @@ impl Client {
             last_reads: None,
             transfers,
             spans,
+            is_narrow: false,
             vectors: false,
             staleness_ms: None,
+            only_reads: false,
             has_said_so: false,
             repeats: None,
             streams: None,
@@ -322,6 +328,16 @@ impl Client {
     /// Lets replicas answer its reads that are as good as new.
     pub fn read_nearby(&mut self) {
         self.staleness_ms = Some(50);
+    }
+
+    /// One in three of those whom replicas may answer changes nothing.
+    pub fn perhaps_only_read(&mut self) {
+        self.only_reads = self.reads_nearby() && self.prng.chance(1, 3);
+    }
+
+    /// Lets it change and read one key at a time.
+    pub fn be_narrow(&mut self) {
+        (self.is_narrow, self.spans) = (true, false);
     }
 
     /// True if replicas may answer its reads.
@@ -418,6 +434,13 @@ impl Client {
             }
             return out;
         }
+        if self.only_reads {
+            for _ in 0..1 + self.prng.below(self.pipeline_max) {
+                let register = self.prng.below(REGISTER_COUNT);
+                self.single(now, register, Operation::Get { found: None }, history, &mut out);
+            }
+            return out;
+        }
         if self.go_on_copying(&mut out) || self.ask_once(&mut out) || self.ask_stream(now, history, &mut out) {
             return out;
         }
@@ -433,6 +456,13 @@ impl Client {
         for _ in 0..1 + self.prng.below(self.pipeline_max) {
             if self.prng.chance(1, 5) {
                 self.collection_operation(&mut out);
+                continue;
+            }
+            if self.is_narrow {
+                match self.prng.below(3) {
+                    0 => self.register_operation(now, history, &mut out),
+                    _ => self.single_list_operation(now, history, &mut out),
+                }
                 continue;
             }
             match self.prng.below(if self.transfers { 22 } else { 12 }) {

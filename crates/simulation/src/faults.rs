@@ -125,8 +125,8 @@ impl Faults {
             (faults.kill_every, faults.power_cut_every, faults.pause_every) = (0, 0, 0);
         }
         if plan.canary == Some(Canary::OpenMoment) {
-            // A near node hears the leader of one group, and not that of another.
-            faults.partition_every = SECOND / 2;
+            // A near node hears the leader of one group, and not that of another; and most clients are answered.
+            faults.partition_every = 2 * SECOND;
             (faults.kill_every, faults.power_cut_every, faults.pause_every) = (0, 0, 0);
         }
         if plan.canary == Some(Canary::ForgottenDoubt) {

@@ -159,6 +159,9 @@ pub(crate) const BEYOND_SLOW: i64 = -500_000;
 /// Chance of clients that share streams, apart from all other chance.
 const STREAMS_SEED: u64 = 0x5EED_0F57_2EA4;
 
+/// The same for worlds of a second site in which clients change one key at a time.
+const NARROW_SEED: u64 = 0x6E61_7272_6F77;
+
 /// In one world in three clients share streams, too, if what they are told must last. The other worlds are what they
 /// would be without.
 fn shares_streams(plan: &Plan) -> bool {
@@ -297,9 +300,15 @@ fn accustomed(mut clients: Vec<Client>, plan: &Plan, zones: &Zones) -> Vec<Clien
         if plan.canary == Some(Canary::BoundlessRead) {
             clients.iter_mut().for_each(Client::read_nearby);
         }
+        // The first one is also the one that reads everything in the end.
+        clients.iter_mut().skip(1).for_each(Client::perhaps_only_read);
     }
     if plan.canary.is_none() && (plan.levels || zones.are_there()) {
         clients.iter_mut().for_each(Client::use_vectors);
+    }
+    // A transaction over groups keeps back what comes after it on the line to a second site, in order or not.
+    if plan.site && Prng::new(plan.seed ^ NARROW_SEED).chance(1, 3) {
+        clients.iter_mut().for_each(Client::be_narrow);
     }
     if plan.repeats {
         clients.iter_mut().zip(0..).for_each(|(client, number)| client.repeat(number));

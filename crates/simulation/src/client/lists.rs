@@ -49,8 +49,7 @@ impl Client {
     pub(super) fn list_operation(&mut self, now: u64, history: &mut History, out: &mut Vec<u8>) -> bool {
         match self.prng.below(5) {
             0 => {
-                let planned = vec![self.plan_step(history)];
-                self.list_commands(now, Vec::new(), planned, false, history, out);
+                self.single_list_operation(now, history, out);
                 false
             }
             1 | 2 => {
@@ -77,6 +76,12 @@ impl Client {
                 true
             }
         }
+    }
+
+    /// A command on one list.
+    pub(super) fn single_list_operation(&mut self, now: u64, history: &mut History, out: &mut Vec<u8>) {
+        let planned = vec![self.plan_step(history)];
+        self.list_commands(now, Vec::new(), planned, false, history, out);
     }
 
     fn some_list(&mut self) -> u32 {

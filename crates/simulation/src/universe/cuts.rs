@@ -1,7 +1,7 @@
 //! Cut at a moment, the logs of all groups give a state that was: what an archive is restored to, and what a far reader
 //! is shown.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use journal::{Journal, Options};
 use keyspace::Moment;
@@ -137,21 +137,33 @@ impl Universe {
             });
             elements.collect()
         };
-        let mut lacking: Vec<(u64, u64)> = Vec::new();
+        // Lists only grow: who has read the last element that was there has read all others.
+        let has_read_more = |transaction: &Transaction| {
+            transaction.steps.iter().any(|step| match step {
+                Step::Read { found, .. } => found.last().is_some_and(|last| !present.contains(last)),
+                Step::Append { .. } => false,
+            })
+        };
+        // When each session was first told of something that is not there: that it was done, or that it was seen.
+        let mut lacking: BTreeMap<u64, u64> = BTreeMap::new();
         for (transaction, session) in self.history.transactions.iter().zip(&self.history.transaction_sessions) {
             let appended = appended(transaction);
             if appended.contains(&true) && appended.contains(&false) {
                 return Err(format!("a transaction is torn: {transaction:?}"));
             }
+            if appended.contains(&true) && has_read_more(transaction) {
+                return Err(format!("what it has read is not there: {transaction:?}"));
+            }
             if let End::Committed(answered) = transaction.end
-                && appended.contains(&false)
+                && (appended.contains(&false) || has_read_more(transaction))
             {
-                lacking.push((*session, answered));
+                let first = lacking.entry(*session).or_insert(answered);
+                *first = answered.min(*first);
             }
         }
         for (transaction, session) in self.history.transactions.iter().zip(&self.history.transaction_sessions) {
-            let is_after = |(other, answered): &(u64, u64)| other == session && *answered < transaction.called;
-            if appended(transaction).contains(&true) && lacking.iter().any(is_after) {
+            let is_late = lacking.get(session).is_some_and(|answered| *answered < transaction.called);
+            if is_late && appended(transaction).contains(&true) {
                 return Err(format!("what its session was told before this is not there: {transaction:?}"));
             }
         }

@@ -38,6 +38,15 @@ const LEVEL_MAX: u64 = 30 * SECOND;
 /// How long it takes to get a copy then: the parts of a backup that nobody reads any more are kept for five minutes.
 const COPY_MAX: u64 = 400 * SECOND;
 
+/// In one of so many turns a thread of a core of a machine begins to wait for a processor.
+const STALLS: u64 = 40;
+
+/// For how long at most.
+const STALL_MAX: u64 = SECOND;
+
+/// Cores of a process, at most.
+const CORES_MAX: u64 = 3;
+
 /// A closed moment that is not closed is too late by so much.
 const OPEN_MS: i64 = 60_000;
 
@@ -252,8 +261,16 @@ impl Universe {
             let is_running =
                 self.machines[*machine].process.is_some() && self.machines[*machine].paused_until <= self.now;
             if is_running {
-                // Threads of cores wait for a processor now and then, each for itself.
-                backlog.write(|_| site.prng.chance(1, 2));
+                // Threads of cores wait for a processor now and then, each for itself, and sometimes for long: what one
+                // core has told is written then long before what another one has told earlier.
+                if !self.is_calm && site.prng.chance(1, STALLS) {
+                    let core = site.prng.below(CORES_MAX) as u16;
+                    backlog.stalled.insert(core, self.now + site.prng.below(STALL_MAX));
+                }
+                let stalled = std::mem::take(&mut backlog.stalled);
+                let is_awake = |core| stalled.get(&core).is_none_or(|until| *until <= self.now);
+                backlog.write(|core| is_awake(core) && site.prng.chance(1, 2));
+                backlog.stalled = stalled;
             }
             if is_running && site.prng.chance(1, 8) {
                 backlog.sync();

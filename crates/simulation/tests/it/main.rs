@@ -309,7 +309,7 @@ fn a_far_site_follows_through_all_faults() {
 #[test]
 fn a_far_site_that_is_told_or_notes_too_early_is_caught() {
     for canary in [Canary::OpenMoment, Canary::AheadPosition] {
-        // One in twenty, and three in four.
+        // One in six, and three in four.
         let caught = (0..CAUGHT_WITHIN).any(|seed| {
             let broken = Plan { site: true, canary: Some(canary), ..plan(seed, 3, Durability::Always) };
             run(&broken).failure.is_some_and(|failure| failure.starts_with("second-site"))

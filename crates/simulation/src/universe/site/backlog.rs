@@ -38,6 +38,8 @@ pub(super) struct Backlog {
     pub(super) told: BTreeMap<u16, VecDeque<Tape>>,
     /// Groups that must begin to tell once more.
     pub(super) refused: BTreeSet<u32>,
+    /// Until when threads of cores do not get to write.
+    pub(super) stalled: BTreeMap<u16, u64>,
     book: Book,
     files: VecDeque<File>,
     /// So many tapes of the newest file are on disk.
@@ -49,8 +51,15 @@ pub(super) struct Backlog {
 impl Backlog {
     pub(super) fn new(group_count: u32, size: (usize, usize)) -> Self {
         let book = Book::new(group_count);
-        let mut backlog =
-            Self { told: BTreeMap::new(), refused: BTreeSet::new(), book, files: VecDeque::new(), synced: 0, size };
+        let mut backlog = Self {
+            told: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            stalled: BTreeMap::new(),
+            book,
+            files: VecDeque::new(),
+            synced: 0,
+            size,
+        };
         backlog.next_file();
         backlog
     }
