@@ -68,7 +68,7 @@ pub struct SimulateArguments {
     returns: bool,
     /// Two nodes do not hear each other although others hear both, or a disk is full, ten times in each world, and
     /// nothing else goes wrong: no client of any node may see an error (with three nodes and more).
-    #[arg(long, conflicts_with_all = ["changes", "moves", "growth", "levels", "liars", "calm", "returns"])]
+    #[arg(long, conflicts_with_all = ["changes", "moves", "growth", "liars", "calm", "returns"])]
     ailments: bool,
     /// Something happens to one node after another, six times in each world, and nothing else goes wrong: the report
     /// says how long clients of unhurt nodes waited, in virtual time, and what that was made of (with three nodes and

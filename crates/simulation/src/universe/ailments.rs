@@ -33,6 +33,9 @@ impl Universe {
     pub(super) fn nodes_ail(&mut self) {
         self.live_until(self.now + QUIET, |_| false);
         self.history.errors.clear();
+        if self.machines.iter().any(|machine| machine.levels != self.machines[0].levels) {
+            self.probes.reach("nodes of two versions ailed together");
+        }
         let layout = self.layout();
         for cycle in 0..AILMENTS_PER_UNIVERSE {
             let before = self.leading.changes.clone();

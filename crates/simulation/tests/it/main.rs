@@ -493,6 +493,13 @@ fn an_ailing_node_costs_no_client_more_than_a_pause() {
 
 /// A world in which a copy of a node counts like the node must be caught.
 #[test]
+/// The same where some nodes run the version before, and the level is raised when all run the newer one.
+#[test]
+fn an_ailing_node_costs_no_client_more_where_versions_are_mixed() {
+    let awaited = ["nodes of two versions ailed together"];
+    all_seen(0..2, 0, &awaited, |seed| Plan { ailments: true, levels: true, ..plan(seed, 3, Durability::Always) });
+}
+
 fn a_copy_that_counts_is_caught() {
     let caught = (0..CAUGHT_WITHIN).any(|seed| {
         let canary = Some(Canary::CountedCopy);
