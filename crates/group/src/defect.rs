@@ -43,6 +43,10 @@ pub enum Defect {
     LostTail,
     /// The balancer splits a group again before the first split has come about.
     RepeatedSplit,
+    /// A group that is to go is believed to have ended although it holds slots yet.
+    FalseEnd,
+    /// The balancer names one node less than are to hold a group.
+    ThinPlacement,
     /// A group is taken to have gone as soon as it is to go, and is given up at once with all that it holds.
     EarlyEnd,
     /// A group answers reads of slots that it has given away, as if its lease were about them still.

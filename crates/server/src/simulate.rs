@@ -185,6 +185,10 @@ enum CanaryName {
     RepeatedSplit,
     /// Give up groups that are to go before their slots have moved (with --growth).
     EarlyEnd,
+    /// Believe that a group that is to go has ended although slots of it have not moved (with --growth).
+    FalseEnd,
+    /// Let the balancer name one node less than are to hold a group (with four nodes and more).
+    ThinPlacement,
     /// Let a group that goes answer reads of slots that it has given away (with --growth).
     KeptLease,
     /// Log what is new with a level before it has been raised: with --levels.
@@ -231,6 +235,8 @@ impl CanaryName {
             Self::LostTail => Canary::LostTail,
             Self::RepeatedSplit => Canary::RepeatedSplit,
             Self::EarlyEnd => Canary::EarlyEnd,
+            Self::FalseEnd => Canary::FalseEnd,
+            Self::ThinPlacement => Canary::ThinPlacement,
             Self::KeptLease => Canary::KeptLease,
             Self::EarlyLevel => Canary::EarlyLevel,
             Self::BlindRise => Canary::BlindRise,

@@ -155,7 +155,7 @@ impl Faults {
         if plan.canary == Some(Canary::LostTail) {
             (faults.splits, faults.growth_every) = (true, SECOND / 2);
         }
-        if matches!(plan.canary, Some(Canary::EarlyEnd | Canary::KeptLease)) {
+        if matches!(plan.canary, Some(Canary::EarlyEnd | Canary::FalseEnd | Canary::KeptLease)) {
             (faults.merges, faults.growth_every) = (true, SECOND);
         }
         if plan.canary == Some(Canary::RepeatedSplit) {

@@ -817,6 +817,8 @@ fn defect_of(canary: Canary) -> Option<Defect> {
         Canary::LostTail => Some(Defect::LostTail),
         Canary::RepeatedSplit => Some(Defect::RepeatedSplit),
         Canary::EarlyEnd => Some(Defect::EarlyEnd),
+        Canary::FalseEnd => Some(Defect::FalseEnd),
+        Canary::ThinPlacement => Some(Defect::ThinPlacement),
         Canary::KeptLease => Some(Defect::KeptLease),
     }
 }

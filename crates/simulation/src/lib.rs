@@ -101,6 +101,10 @@ pub enum Canary {
     RepeatedSplit,
     /// A group that is to go is given up before its slots have moved.
     EarlyEnd,
+    /// A group that is to go is believed to have ended although slots of it have not moved.
+    FalseEnd,
+    /// The balancer names one node less than are to hold a group.
+    ThinPlacement,
     /// A group that goes answers reads of slots that it has given away.
     KeptLease,
     /// Leaders log what is new with a level before it has been raised, and give it to anyone who follows.

@@ -275,7 +275,7 @@ impl Group {
         let slots = output.view().slots();
         let is_here = |group: GroupId| output.view().routes().get(group.0 as usize).is_some_and(|route| route.is_here);
         let holds_here = |group: GroupId| is_here(group) && slots.runs().iter().any(|(.., holder)| *holder == group);
-        let is_early = self.defect == Some(Defect::EarlyEnd);
+        let is_early = matches!(self.defect, Some(Defect::EarlyEnd | Defect::FalseEnd));
         let ended: Vec<GroupId> = merging.into_iter().filter(|group| is_early || !holds_here(*group)).collect();
         for group in ended {
             let told = fresh(output.view().group_statuses(), group, now).ok();
@@ -459,7 +459,10 @@ impl Group {
             roster.place(step.group, step.nodes.clone());
             steps.push(step);
         }
-        for balance::Step { group, nodes, reason, .. } in steps {
+        for balance::Step { group, mut nodes, reason, .. } in steps {
+            if self.defect == Some(Defect::ThinPlacement) {
+                nodes.pop_last();
+            }
             let names: Vec<_> = nodes.iter().map(u64::to_string).collect();
             let text = format!("is assigned to nodes {}: {reason}", names.join(", "));
             output.happened(Kind::Placement, Some(group), text);

@@ -287,7 +287,7 @@ fn groups_go_again_through_all_faults() {
 
 #[test]
 fn a_group_that_goes_too_early_or_answers_too_long_is_caught() {
-    for canary in [Canary::EarlyEnd, Canary::KeptLease] {
+    for canary in [Canary::EarlyEnd, Canary::FalseEnd, Canary::KeptLease] {
         let caught = (0..CAUGHT_WITHIN).any(|seed| {
             let broken = Plan { growth: true, canary: Some(canary), ..plan(seed, 3, Durability::Always) };
             run(&broken).failure.is_some()
@@ -428,11 +428,13 @@ fn a_balancer_that_takes_no_notice_of_zones_is_caught() {
 
 #[test]
 fn a_group_that_lets_a_replica_go_too_early_is_caught() {
-    let caught = (0..CAUGHT_WITHIN).any(|seed| {
-        let broken = Plan { canary: Some(Canary::EarlyRemoval), ..plan(seed, 4, Durability::Always) };
-        run(&broken).failure.is_some_and(|failure| failure.starts_with("replicated"))
-    });
-    assert!(caught, "a group had fewer replicas than it should have, and nobody noticed");
+    for canary in [Canary::EarlyRemoval, Canary::ThinPlacement] {
+        let caught = (0..CAUGHT_WITHIN).any(|seed| {
+            let broken = Plan { canary: Some(canary), ..plan(seed, 4, Durability::Always) };
+            run(&broken).failure.is_some_and(|failure| failure.starts_with("replicated"))
+        });
+        assert!(caught, "{canary:?}: a group had fewer replicas than it should have, and nobody noticed");
+    }
 }
 
 /// Keys that are copied before the latest changes to them are made, and a group that forgets what it had carried out.
@@ -491,8 +493,6 @@ fn an_ailing_node_costs_no_client_more_than_a_pause() {
     assert_eq!(run(&ailing(58, 3)).failure, None);
 }
 
-/// A world in which a copy of a node counts like the node must be caught.
-#[test]
 /// The same where some nodes run the version before, and the level is raised when all run the newer one.
 #[test]
 fn an_ailing_node_costs_no_client_more_where_versions_are_mixed() {
@@ -500,6 +500,8 @@ fn an_ailing_node_costs_no_client_more_where_versions_are_mixed() {
     all_seen(0..2, 0, &awaited, |seed| Plan { ailments: true, levels: true, ..plan(seed, 3, Durability::Always) });
 }
 
+/// A world in which a copy of a node counts like the node must be caught.
+#[test]
 fn a_copy_that_counts_is_caught() {
     let caught = (0..CAUGHT_WITHIN).any(|seed| {
         let canary = Some(Canary::CountedCopy);
