@@ -66,7 +66,14 @@ pub fn past_stalls(stalls: Result<&[PastStall], &str>, now_seconds: u64, up_seco
         Ok(stalls) => stalls,
         Err(why) => return Finding::unknown("server.stalls", why),
     };
-    let seconds = (PAST_STALL_HOURS * 3_600).min(up_seconds.saturating_sub(START_SECONDS));
+    if up_seconds <= START_SECONDS {
+        let why = format!(
+            "the server started {up_seconds} s ago, and what stalls in its first {START_SECONDS} s says nothing of its \
+             host; HOLDFAST STALLS lists them"
+        );
+        return Finding::unknown("server.stalls", why);
+    }
+    let seconds = (PAST_STALL_HOURS * 3_600).min(up_seconds - START_SECONDS);
     let since_ms = now_seconds.saturating_sub(seconds) * 1_000;
     let recent: Vec<&PastStall> = stalls.iter().filter(|stall| stall.ended_ms >= since_ms).collect();
     let reference = format!("none of {} because of the host", millis(PAST_STALL_MS as f64));
@@ -87,7 +94,10 @@ pub fn past_stalls(stalls: Result<&[PastStall], &str>, now_seconds: u64, up_seco
     });
     let is_guilty = of_host.is_some_and(|worst| worst.micros >= PAST_STALL_MS * 1_000);
     Finding::fine("server.stalls", value, reference)
-        .detail(detail.unwrap_or_else(|| "the server has kept none of the last day".to_owned()))
+        .detail(detail.unwrap_or_else(|| match stalls.len() {
+            0 => "the server has kept none".to_owned(),
+            _ => format!("none of the last day; those of the first {START_SECONDS} s after its start do not count"),
+        }))
         // It is over: what holds the server back now stands before it.
         .guilty_if(is_guilty, 0.0, "see HOLDFAST STALLS: when, and what the host did each time")
 }
@@ -656,6 +666,7 @@ mod tests {
         // What happened while it started says nothing.
         check(&past_stalls(Ok(&[stall(999_950_000, 1_500_000, "stolen")]), now, 100), Fine, 0.0);
         check(&past_stalls(Err("NOPERM"), now, 100), Unknown, 0.0);
+        check(&past_stalls(Ok(&[stall(999_950_000, 1_500_000, "stolen")]), now, START_SECONDS), Unknown, 0.0);
     }
 
     #[test]
