@@ -14,7 +14,7 @@ use keyspace::{Classes, DataCommand, Keyspace, Notice, Tuning};
 use message::libraries::Libraries;
 use message::parameters::Parameters;
 use message::roster::{Member, Roster};
-use message::slots::SlotMap;
+use message::slots::{Moved, SlotMap};
 use message::{GatewayId, TransactionId};
 use resp::{Args, Protocol, Writer};
 use state::ExecRun;
@@ -163,6 +163,10 @@ pub enum PeerMessage<'a> {
     AmMember,
     /// You are none, up to this entry.
     NoMember(u64),
+    /// I hold nothing, and believe that the slots with this cover are in the group.
+    Where(u64),
+    /// These are the slots of the group that have ever moved.
+    Held(&'a [Moved]),
 }
 
 impl PeerMessage<'_> {
@@ -170,7 +174,9 @@ impl PeerMessage<'_> {
     pub fn lane(&self) -> Lane {
         match self {
             Self::Raft(message) if message.kind().is_vital() => Lane::Vital,
-            Self::Raft(_) | Self::Vacant | Self::AmMember | Self::NoMember(_) => Lane::Log,
+            Self::Raft(_) | Self::Vacant | Self::AmMember | Self::NoMember(_) | Self::Where(_) | Self::Held(_) => {
+                Lane::Log
+            }
             Self::Sound(_) | Self::AppliedPosition { .. } => Lane::Vital,
             Self::Offer(_) | Self::Pull { .. } | Self::Chunk { .. } => Lane::Bulk,
         }

@@ -56,6 +56,7 @@ use crate::relay::{Purpose, Relay};
 use crate::reports::{HostReport, JournalFigures};
 use crate::scripts::route::Runner;
 use crate::session::Sessions;
+use crate::slots::SlotMap;
 use crate::splitting::Splitting;
 use crate::stagger::{self, Stage};
 use crate::stats::counters::Statistics;
@@ -236,6 +237,11 @@ impl Core {
             buffer.clear();
             self.spare.push(buffer);
         }
+    }
+
+    /// Which groups hold which slots, as far as this core knows.
+    pub fn known_slots(&self) -> &SlotMap {
+        &self.context.slots
     }
 
     /// The groups of this core that have been loaded.

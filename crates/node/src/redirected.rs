@@ -29,6 +29,11 @@ impl Core {
         for group in self.groups.iter_mut().flatten() {
             news.append(&mut group.take_slot_news());
         }
+        self.tell_all_cores_slots(news);
+    }
+
+    /// All cores of this node learn where slots are.
+    pub(crate) fn tell_all_cores_slots(&mut self, news: Vec<Moved>) {
         if news.is_empty() {
             return;
         }
@@ -139,7 +144,10 @@ impl Core {
         if !says_so {
             return false;
         }
-        self.learn_slots(&[moved]);
+        // All cores are to know the same: one of them asks leaders about slots for all (`Group::hear_group_status`).
+        if moved.epoch > self.context.slots.epoch_of(moved.slot) {
+            self.tell_all_cores_slots(vec![moved]);
+        }
         let Some((request, purpose)) = self.relay.take_back(claim, self.now.instant) else { return true };
         match purpose {
             Purpose::Client { .. } => {

@@ -21,6 +21,8 @@
 //! TIMELINE what has happened: see `timeline::put`
 //! VITALS   a node's word on itself: see `Vitals::put`
 //! VACANT   group, of which the sender holds nothing
+//! WHERE    group cover:u64le, of the slots that the sender believes in the group
+//! HELD     group count, and of each slot that has come to the group: slot group epoch
 //! SOUND    group number
 //! PLACE    group number place
 //!
@@ -61,6 +63,7 @@ use crate::entry::{Answered, Durability, Effect, RequestId, Taken, Watch, put_by
 use crate::neighbours::Vitals;
 use crate::request_ids;
 use crate::roster::{Member, is_zone};
+use crate::slots::Moved;
 
 /// With a request's protocol: see `Request::is_anew`.
 const IS_ANEW: u8 = 128;
@@ -100,6 +103,8 @@ const VITALS: u8 = 43;
 const VACANT: u8 = 44;
 const AM_MEMBER: u8 = 45;
 const NO_MEMBER: u8 = 46;
+const WHERE: u8 = 47;
+const HELD: u8 = 48;
 
 /// True for kinds that make others act on what the sender knows.
 fn carries_moment(kind: u8) -> bool {
@@ -220,6 +225,22 @@ pub enum Wire<'a> {
     Vacant(GroupId),
     /// The sender asks a member whether it is one itself.
     AmMember(GroupId),
+    /// The sender believes that the slots with this cover are in the group, see [`SlotMap::cover_of`].
+    ///
+    /// [`SlotMap::cover_of`]: crate::slots::SlotMap::cover_of
+    Where {
+        /// Which group.
+        group: GroupId,
+        /// Over its slots.
+        cover: u64,
+    },
+    /// The slots that a group holds and that have ever moved.
+    Held {
+        /// Which group.
+        group: GroupId,
+        /// Each of them.
+        slots: Vec<Moved>,
+    },
     /// It is not, by what the sender has applied.
     NoMember {
         /// Of which group.
@@ -346,6 +367,23 @@ pub fn encode_no_member(group: GroupId, index: u64) -> Vec<u8> {
     let mut out = vec![NO_MEMBER];
     leb128::put(&mut out, u64::from(group.0));
     leb128::put(&mut out, index);
+    out
+}
+
+/// A node without a replica of a group asks its leader whether it knows the slots of the group.
+pub fn encode_where(group: GroupId, cover: u64) -> Vec<u8> {
+    let mut out = vec![WHERE];
+    leb128::put(&mut out, u64::from(group.0));
+    out.extend_from_slice(&cover.to_le_bytes());
+    out
+}
+
+/// The answer if it does not.
+pub fn encode_held(group: GroupId, slots: &[Moved]) -> Vec<u8> {
+    let mut out = vec![HELD];
+    leb128::put(&mut out, u64::from(group.0));
+    leb128::put(&mut out, slots.len() as u64);
+    slots.iter().for_each(|moved| moved.put(&mut out));
     out
 }
 
@@ -589,6 +627,8 @@ pub fn encode_peer_message(group: GroupId, message: &PeerMessage<'_>) -> Vec<u8>
         PeerMessage::Vacant => encode_vacant(group),
         PeerMessage::AmMember => encode_am_member(group),
         PeerMessage::NoMember(index) => encode_no_member(group, index),
+        PeerMessage::Where(cover) => encode_where(group, cover),
+        PeerMessage::Held(slots) => encode_held(group, slots),
     }
 }
 
@@ -751,6 +791,18 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         NO_MEMBER => {
             let (group, index) = (take_group(&mut rest)?, leb128::take(&mut rest)?);
             rest.is_empty().then_some(Wire::NoMember { group, index })
+        }
+        WHERE => {
+            let group = take_group(&mut rest)?;
+            Some(Wire::Where { group, cover: u64::from_le_bytes(rest.try_into().ok()?) })
+        }
+        HELD => {
+            let group = take_group(&mut rest)?;
+            let count = leb128::take(&mut rest)?;
+            // A group speaks for itself.
+            let slot = |rest: &mut &[u8]| read_moved(rest).filter(|moved| moved.group == group);
+            let slots = (0..count).map(|_| slot(&mut rest)).collect::<Option<_>>()?;
+            rest.is_empty().then_some(Wire::Held { group, slots })
         }
         VITALS => {
             let vitals = Vitals::take(&mut rest)?;

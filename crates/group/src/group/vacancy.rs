@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use consensus::{Options, Replica, Role, Seed};
 use journal::Append;
+use message::slots::Moved;
 use stdx::log::Membership;
 use stdx::{Duration, Instant, Prng};
 
@@ -42,7 +43,9 @@ pub(super) struct Vacancy {
     told_since: Option<Instant>,
     /// The node that has told that it leads: its term, and when that was heard last.
     told: Option<(NodeId, u64, Instant)>,
-    /// How far that one had applied the log.
+    /// The last node that has told so, and since when no other one has.
+    claimant: Option<(NodeId, Instant)>,
+    /// How far the one that is believed had applied the log.
     applied: u64,
     /// Members that say that this replica is none: up to which entry, and when they said so.
     witnesses: BTreeMap<u64, (u64, Instant)>,
@@ -119,6 +122,9 @@ impl Group {
         if self.vacancy.told.is_none_or(is_later) {
             self.vacancy.told = Some((group_status.leader, group_status.term, now.instant));
         }
+        if self.vacancy.claimant.is_none_or(|(claimant, _)| claimant != group_status.leader) {
+            self.vacancy.claimant = Some((group_status.leader, now.instant));
+        }
         if self.is_vacant() {
             if std::mem::replace(&mut self.vacancy.applied, group_status.applied) != group_status.applied {
                 output.flush_broadcasters();
@@ -133,6 +139,7 @@ impl Group {
                     self.replica.begin_another_life();
                 }
                 output.send_to_replica(group_status.leader, self.id, PeerMessage::Vacant);
+                self.ask_for_slots(group_status.leader, now, output);
             }
             return;
         }
@@ -181,6 +188,39 @@ impl Group {
         self.vacancy.witnesses.iter().any(|(node, (index, told))| {
             *node != leader.0 && *index > committed && now.instant.since(*told) < limits::BULLETIN_STALE
         })
+    }
+
+    /// A node without a replica sees no entry by which slots move. It asks the leader whether it knows them all.
+    fn ask_for_slots(&self, leader: NodeId, now: Now, output: &mut impl Output) {
+        let levels = output.view().levels();
+        let answers = levels.in_force >= WITNESSED
+            || levels.of_nodes.get(&leader).is_some_and(|known| known.highest >= WITNESSED);
+        if answers && self.is_only_claimant(leader, now) {
+            let cover = output.view().slots().cover_of(self.id);
+            output.send_to_replica(leader, self.id, PeerMessage::Where(cover));
+        }
+    }
+
+    /// True if no other node has told for a while that it leads the group: one that lies about that is contradicted by
+    /// the one that does.
+    fn is_only_claimant(&self, leader: NodeId, now: Now) -> bool {
+        let since = self.vacancy.claimant.filter(|(claimant, _)| *claimant == leader).map(|(_, since)| since);
+        since.is_some_and(|since| now.instant.since(since) >= limits::BULLETIN_STALE)
+    }
+
+    /// A node believes that the slots with this cover are here. If they are others, it is told which are.
+    pub fn asked_for_slots(&self, from: NodeId, cover: u64, output: &mut impl Output) {
+        let slots = self.state.slots();
+        if !self.is_serving || slots.cover_of(self.id) == cover {
+            return;
+        }
+        let held: Vec<Moved> = slots.moved().filter(|moved| moved.group == self.id).collect();
+        output.send_to_replica(from, self.id, PeerMessage::Held(&held));
+    }
+
+    /// True if a node may say which slots the group holds: it was asked.
+    pub fn hears_slots_of(&self, from: NodeId, now: Now) -> bool {
+        self.is_vacant() && self.is_only_claimant(from, now)
     }
 
     /// A node asks whether it is a member. Only a voter says that it is not, by what has been applied here.

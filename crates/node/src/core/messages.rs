@@ -268,6 +268,14 @@ impl Core {
                     group.told_vacant(from, now);
                 }
             }
+            Some(Wire::Where { group, cover }) => {
+                self.with_group(group, actions, |group, output| group.asked_for_slots(from, cover, output));
+            }
+            Some(Wire::Held { group, slots }) => {
+                if self.group_mut(group).is_some_and(|group| group.hears_slots_of(from, now)) {
+                    self.tell_all_cores_slots(slots);
+                }
+            }
             Some(Wire::AmMember(group)) => {
                 self.with_group(group, actions, |group, output| group.asked_membership(from, output));
             }

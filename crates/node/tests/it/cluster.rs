@@ -6,6 +6,8 @@ use group::group_status::GroupStatus;
 use group::ids::{GroupId, NodeId, SessionId};
 use node::roster::{Member, Roster};
 use node::settings::Settings;
+use node::slots::SlotMap;
+use stdx::slot::Slot;
 use stdx::{Duration, leb128};
 
 use crate::host::Host;
@@ -815,6 +817,62 @@ fn only_a_voter_says_that_another_node_is_no_member() {
         host.hear(NodeId(asks), GroupId(1), &[45, 1]);
         let answer = host.sent.drain(..).find(|(.., bytes)| bytes[0] == 46);
         assert_eq!(answer.is_some_and(|(to, ..)| to == NodeId(asks)), is_told, "{asks}");
+    }
+}
+
+/// A node without a replica sees no slot move. It asks the only node that says that it leads the group, and believes
+/// nobody else.
+#[test]
+fn a_node_without_a_replica_asks_the_leader_where_slots_are() {
+    let status_of = |leader: u64| {
+        let (group, leader) = (GroupId(1), NodeId(leader));
+        let group_status = GroupStatus { group, leader, term: 1, voters: vec![7, 8], ..GroupStatus::default() };
+        let mut told = vec![30];
+        group_status.put(&mut told);
+        told
+    };
+    // Slot 5, which group 0 holds in the beginning, has come to group 1.
+    let held: &[u8] = &[48, 1, 1, 5, 1, 1];
+    for (is_contradicted, answers, is_learnt) in [(false, 7, true), (false, 8, false), (true, 7, false)] {
+        let mut host = Host::of_nodes_placed(2, Settings::default(), 9, &[7, 8], &[(GroupId(1), &[7, 8])]);
+        host.hear_levels(7, stdx::Levels::KNOWN);
+        host.hear_levels(8, stdx::Levels::KNOWN);
+        let mut asked = Vec::new();
+        for second in 0..8 {
+            host.hear(NodeId(7), GroupId(1), &status_of(7));
+            if is_contradicted {
+                host.hear(NodeId(8), GroupId(1), &status_of(8));
+            }
+            host.pass(Duration::from_secs(1));
+            let questions = host.sent.drain(..).filter(|(.., bytes)| bytes[0] == 47);
+            asked.extend(questions.map(|(to, group, _)| (second, to, group)));
+        }
+        assert!(
+            asked.iter().all(|(second, to, group)| (*second, *to, *group) >= (3, NodeId(7), GroupId(1))),
+            "{asked:?}"
+        );
+        assert_eq!(asked.is_empty(), is_contradicted, "{asked:?}");
+        host.hear(NodeId(answers), GroupId(1), held);
+        host.settle();
+        let known = host.known_groups_of(Slot(5));
+        assert_eq!(known, vec![GroupId(u32::from(is_learnt)); 2], "{is_contradicted}, {answers}");
+        // It speaks of its own group alone.
+        host.hear(NodeId(answers), GroupId(1), &[48, 1, 1, 6, 0, 9]);
+        host.settle();
+        assert_eq!(host.known_groups_of(Slot(6)), vec![GroupId(0); 2]);
+    }
+}
+
+#[test]
+fn a_leader_tells_its_slots_to_a_node_that_believes_others() {
+    let mut host = Host::of_nodes(2, Settings::default(), 7, &[7]);
+    host.pass(Duration::from_secs(3));
+    let cover = SlotMap::even(2).cover_of(GroupId(1));
+    for (believed, is_told) in [(cover, false), (cover ^ 1, true)] {
+        let question = [&[47, 1][..], &believed.to_le_bytes()].concat();
+        host.hear(NodeId(9), GroupId(1), &question);
+        let answer = host.sent.drain(..).find(|(.., bytes)| bytes[0] == 48);
+        assert_eq!(answer.map(|(to, _, bytes)| (to, bytes)), is_told.then(|| (NodeId(9), vec![48, 1, 0])));
     }
 }
 

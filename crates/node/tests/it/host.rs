@@ -16,6 +16,7 @@ use node::settings::Settings;
 use node::{Action, Core, CoreOptions, Event, Peer, ProcessFacts};
 use state::{Beginnings, Position, State};
 use stdx::log::Entry;
+use stdx::slot::Slot;
 use stdx::{Duration, Instant, UnixMillis};
 
 /// A node of several cores.
@@ -382,6 +383,11 @@ impl Host {
     /// Another node says that it knows the levels that this version knows.
     pub fn hear_levels_of(&mut self, node: u64) {
         self.hear_levels(node, stdx::Levels::KNOWN);
+    }
+
+    /// The group in which each core believes a slot.
+    pub fn known_groups_of(&self, slot: Slot) -> Vec<GroupId> {
+        self.cores.iter().map(|core| core.known_slots().group_of_slot(slot)).collect()
     }
 
     /// Another node says that it knows these levels.

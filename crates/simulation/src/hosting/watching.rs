@@ -3,6 +3,7 @@
 use group::ids::{GroupId, NodeId};
 use group::{Group, Standing};
 use node::roster::Roster;
+use stdx::slot::{SLOT_COUNT, Slot};
 
 use crate::Durability;
 use crate::invariants::Invariant;
@@ -255,6 +256,38 @@ impl Universe {
             groups.iter().all(|replicas| {
                 let digest = replicas[0].digest();
                 replicas[1..].iter().all(|replica| replica.digest() == digest)
+            })
+        })
+    }
+
+    /// A core that believes of a slot that another group holds it than the one that does, if there is one.
+    pub(crate) fn lost_in_slots(&self) -> Option<String> {
+        let living = self.living_groups();
+        let processes =
+            || self.machines.iter().filter_map(|machine| Some((machine, machine.process.as_ref()?.cores.as_slice())));
+        let mut holders = vec![None; SLOT_COUNT];
+        for host in processes().flat_map(|(_, cores)| cores) {
+            for group in host.core.groups().filter(|group| group.is_leader() && living.contains(&group.id().0)) {
+                let held = (0..SLOT_COUNT as u16).filter(|slot| group.slots().group_of_slot(Slot(*slot)) == group.id());
+                held.for_each(|slot| holders[usize::from(slot)] = Some(group.id()));
+            }
+        }
+        let members = self.members();
+        let members = members.into_iter().map(|index| &self.machines[index]);
+        members.filter_map(|machine| Some((machine, machine.process.as_ref()?))).find_map(|(machine, process)| {
+            process.cores.iter().enumerate().find_map(|(core, host)| {
+                let known = host.core.known_slots();
+                let wrong = |slot: &u16| {
+                    holders[usize::from(*slot)].is_some_and(|holder| known.group_of_slot(Slot(*slot)) != holder)
+                };
+                let slot = (0..SLOT_COUNT as u16).find(wrong)?;
+                let holder = holders[usize::from(slot)].expect("it is known to be held");
+                Some(format!(
+                    "core {core} of node {} believes slot {slot} in group {}, and group {} holds it",
+                    machine.node.0,
+                    known.group_of_slot(Slot(slot)).0,
+                    holder.0
+                ))
             })
         })
     }
