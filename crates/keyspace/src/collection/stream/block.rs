@@ -144,9 +144,10 @@ impl Block {
         Entries { first: self.first, elements, common_count, common, rest }
     }
 
-    /// The id of the last entry, even if it is deleted.
+    /// The id of the last entry that is not deleted. One that is may have a greater id: up to
+    /// level 1, XSETID lets ids start over below what is deleted.
     pub(crate) fn last(&self) -> Id {
-        self.entries().last().map_or(self.first, |entry| entry.id)
+        self.entries().filter(|entry| !entry.is_deleted).last().map_or(self.first, |entry| entry.id)
     }
 
     /// Two blocks hold the same if their bytes are the same.
@@ -202,10 +203,13 @@ impl Block {
             let flags = u8::try_from(number(flags)?).ok().filter(|flags| *flags <= IS_DELETED | HAS_COMMON_FIELDS)?;
             let (ms, seq) = (number(rest.next()?)?, number(rest.next()?)?);
             let id = Id { ms: first.ms.wrapping_add(ms as u64), seq: first.seq.wrapping_add(seq as u64) };
+            // Up to level 1 ids could start over below what is deleted. What is there rises.
             if id < first || before.is_some_and(|before| id <= before) {
                 return None;
             }
-            before = Some(id);
+            if flags & IS_DELETED == 0 {
+                before = Some(id);
+            }
             [flags.into(), ms, seq].into_iter().for_each(|part| listpack::put_integer(&mut out, part));
             let (words, fixed) = if flags & HAS_COMMON_FIELDS == 0 {
                 let count = usize::try_from(number(rest.next()?)?).ok().filter(|&count| count <= elements.len())?;

@@ -88,6 +88,36 @@ fn what_is_deleted_hides_nothing_that_was_added_below_it_later() {
     assert_eq!(harness.run("XDEL s 7"), ":1\r\n");
 }
 
+/// Whether ids start over in the same block or in a new one, and whether anything follows.
+#[test]
+fn a_stream_with_ids_below_what_is_deleted_comes_back() {
+    // A block has 100 entries.
+    for (count, follows) in [(10, true), (100, true), (10, false)] {
+        let mut harness = Harness::new();
+        harness.keyspace.set_level(stdx::Level::FIRST);
+        (1..=count).for_each(|id| _ = harness.run(&format!("XADD s {} n x", 2 * id)));
+        let (last, before, top) = (2 * count, 2 * count - 2, 2 * count - 4);
+        harness.run(&format!("XDEL s {last} {before}"));
+        assert_eq!(harness.run(&format!("XSETID s {top}")), "+OK\r\n");
+        if follows {
+            harness.run(&format!("XADD s {} n x", top + 1));
+            harness.run(&format!("XADD s {before} n y"));
+        }
+        let seen = harness.run("XINFO STREAM s FULL");
+        harness.keyspace.begin_checkpoint();
+        let mut records = Vec::new();
+        while !harness.keyspace.checkpoint_step(1 << 16, &mut records) {}
+        let mut copy = restored(&records);
+        assert_eq!(copy.run("XINFO STREAM s FULL"), seen, "{count}, {follows}");
+        let dump = harness.run_words(&[b"DUMP", b"s"]);
+        let dump = &dump[dump.iter().position(|byte| *byte == b'\n').expect("a length") + 1..dump.len() - 2];
+        assert_eq!(harness.run_words(&[b"RESTORE", b"t", b"0", dump]), b"+OK\r\n", "{count}, {follows}");
+        assert_eq!(harness.run("XRANGE t - +"), harness.run("XRANGE s - +"), "{count}, {follows}");
+        let (id, next) = (format!("{}-0", last + 9), harness.run(&format!("XADD s {} n x", last + 9)));
+        assert!(next.contains(&id) && copy.run(&format!("XADD s {id} n x")) == next, "{next}");
+    }
+}
+
 #[test]
 fn what_is_cut_off_is_freed_in_steps() {
     let mut bare = Harness::new();
