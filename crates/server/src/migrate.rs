@@ -281,6 +281,12 @@ fn run_status(target: &TargetArguments) -> Result<()> {
     if !record.unsettled.is_empty() {
         say_line!("moving        slots {}: what they hold is from before", record.unsettled);
     }
+    if !record.unheard.is_empty() {
+        say_line!(
+            "unheard       {}: replies were lost between these offsets, `migrate verify` compares",
+            record.unheard
+        );
+    }
     if !record.error.is_empty() {
         say_line!("error         {}", record.error);
     }

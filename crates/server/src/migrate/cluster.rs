@@ -36,11 +36,11 @@ use self::stream::{Event, News, OpenedCopy, Opening};
 use self::topology::{Survey, Topology, ranges_of, read_ranges};
 use super::copy::{Copy, Loaded};
 use super::follow::{
-    BATCH_BYTES, BATCH_REQUESTS, PAUSE_MAX, PAUSE_MIN, Plan, READ_AHEAD, RECORD_INTERVAL, Report, Step,
+    BATCH_BYTES, BATCH_REQUESTS, HAS_ENDED, PAUSE_MAX, PAUSE_MIN, Plan, READ_AHEAD, RECORD_INTERVAL, Report, Step,
 };
 use super::is_over;
 use super::source::{Beginning, Figures};
-use super::target::{Batch, Outcome, Phase, Place, Record, Target, is, passes};
+use super::target::{Batch, Outcome, Phase, Place, Record, Target, is, is_taken_over, passes};
 use crate::connection::Connection;
 use crate::import::files::Event as FileEvent;
 use crate::import::now_ms;
@@ -132,19 +132,27 @@ pub fn run(plan: &Plan<'_>, kept: Option<Connection>, found: Option<Record>) -> 
             // What was asked for has been done.
             may_empty = false;
         }
-        match end? {
+        let end = match end {
+            Err(error) if is_taken_over(&error) => End::Ended,
+            end => end?,
+        };
+        match end {
             End::Ended => {
-                say_line!("the migration has ended: it was cut over or stopped, or another process continues it");
+                say_line!("{HAS_ENDED}");
                 return Ok(());
             }
             End::Asked => break,
             End::Broken(why) => {
-                eprintln!("{why:#}: the copy is begun again");
+                match target.record.phase {
+                    Phase::Following => eprintln!("{why:#}: asking again"),
+                    _ => eprintln!("{why:#}: the copy is begun again"),
+                }
                 thread::sleep(pause);
                 pause = (pause * 2).min(PAUSE_MAX);
             }
         }
     }
+    target.say_that_all_was_heard();
     say_line!("interrupted: `migrate start` continues here");
     Ok(())
 }
@@ -292,6 +300,8 @@ impl<'a, 'b> Follower<'a, 'b> {
             database: 0,
             written_ms: now_ms(),
             error: String::new(),
+            heard: 0,
+            unheard: String::new(),
             streams: BTreeMap::new(),
             unsettled: String::new(),
             ..self.target.record.clone()
@@ -308,6 +318,7 @@ impl<'a, 'b> Follower<'a, 'b> {
         self.topology = topology;
         self.target.record.phase = Phase::Following;
         self.target.record = self.next_record();
+        self.target.record.heard = self.target.record.offset;
         self.target.write()?;
         // One that has broken meanwhile says so itself.
         ready.into_iter().for_each(|go| _ = go.send(()));
@@ -550,7 +561,11 @@ impl<'a, 'b> Follower<'a, 'b> {
             places.map(|(_, place)| format!("{} {}", place.place, place.offset)).collect::<Vec<_>>().join(", ");
         match self.target.commit(&batch, next)? {
             Outcome::Done => {}
+            Outcome::Unheard => eprintln!("{}", self.target.record.note_unheard()),
             Outcome::TakenOver => return Ok(Some(End::Ended)),
+            Outcome::WentBack => {
+                return Ok(Some(End::Broken(anyhow!("the target has gone back to before {behind}"))));
+            }
             Outcome::Refused { why, is_carried_out } => {
                 let why = format!("behind the offsets {behind} of the streams: {why}");
                 if is_carried_out {

@@ -21,7 +21,7 @@ use super::filter::Filter;
 use super::source::{Address, Beginning, Figures, Line, Link, VALKEY_VERSION, ask, info, info_field};
 use super::spool::{SpoolReader, spool};
 use super::target::{
-    Batch, Outcome, Phase, Record, Target, TargetArguments, database_of, insist, is, passes, read_record,
+    Batch, Outcome, Phase, Record, Target, TargetArguments, database_of, insist, is, is_taken_over, passes, read_record,
 };
 use super::{PATIENCE, WRITER_SILENCE, age_of, cluster, is_over};
 use crate::backup::grouped;
@@ -49,6 +49,9 @@ pub const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// A field of INFO that only a server tells which follows by REPLICAOF: what it has of a copy.
 pub const COPY_FIELD: &str = "master_copy";
+
+/// What is said when there is nothing left to follow.
+pub const HAS_ENDED: &str = "the migration has ended: it was cut over or stopped, or another process continues it";
 
 /// What to follow, and how.
 pub struct Plan<'a> {
@@ -147,12 +150,23 @@ impl Plan<'_> {
             );
             return cluster::run(self, kept, found);
         }
-        let mut target = self.take(kept, found)?;
+        let outcome = self.take(kept, found).and_then(|mut target| self.follow_on(&mut target));
+        match outcome {
+            Err(error) if is_taken_over(&error) => {
+                (self.tell)(Tone::Outcome, HAS_ENDED);
+                Ok(())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Follows over one link after the other.
+    fn follow_on(&self, target: &mut Target<'_>) -> Result<()> {
         let mut may_empty = self.may_empty;
         let mut pause = PAUSE_MIN;
         let mut is_told = false;
         while !is_over(self.over) {
-            let attempt = self.follow(&mut target, &mut may_empty, &mut || {
+            let attempt = self.follow(target, &mut may_empty, &mut || {
                 if std::mem::take(&mut is_told) {
                     (self.tell)(Tone::Going, "the source is followed again");
                 }
@@ -160,10 +174,7 @@ impl Plan<'_> {
             });
             match attempt? {
                 End::Ended => {
-                    (self.tell)(
-                        Tone::Outcome,
-                        "the migration has ended: it was cut over or stopped, or another process continues it",
-                    );
+                    (self.tell)(Tone::Outcome, HAS_ENDED);
                     return Ok(());
                 }
                 End::Asked => break,
@@ -181,6 +192,7 @@ impl Plan<'_> {
                 }
             }
         }
+        target.say_that_all_was_heard();
         let offset = target.record.offset;
         (self.tell)(Tone::Outcome, &format!("interrupted at offset {offset}: `migrate start` continues here"));
         Ok(())
@@ -227,7 +239,8 @@ impl Plan<'_> {
     /// Becomes the process that writes.
     pub fn take(&self, mut kept: Option<Connection>, found: Option<Record>) -> Result<Target<'_>> {
         let writer = self.writer.clone();
-        let record = match found {
+        let is_begun = found.is_some();
+        let mut record = match found {
             None => {
                 insist(self.target, &mut kept, |connection| {
                     ensure_empty(connection).context("a migration begins with an empty target")
@@ -243,6 +256,8 @@ impl Plan<'_> {
                     lag_ms: 0,
                     written_ms: now_ms(),
                     error: String::new(),
+                    heard: 0,
+                    unheard: String::new(),
                     streams: BTreeMap::new(),
                     unsettled: String::new(),
                     filter: self.filter.clone(),
@@ -268,11 +283,14 @@ impl Plan<'_> {
                 Record { from: self.address.place.clone(), writer, written_ms: now_ms(), ..found }
             }
         };
+        if record.phase == Phase::Following && record.heard < record.offset {
+            (self.tell)(Tone::Going, &record.note_unheard());
+        }
         // Nothing may expire by our clock: only the source knows what has happened in time.
         insist(self.target, &mut kept, |connection| {
             ask(connection, &["CONFIG", "SET", "import-mode", "yes"]).map(|_| ())
         })?;
-        Target::take(self.target, record)
+        Target::take(self.target, is_begun, record)
     }
 
     /// A process that has just ended seems to be at work for some seconds.
@@ -438,8 +456,9 @@ impl Plan<'_> {
             Ok(Loaded::Asked) => Some(End::Asked),
         };
         if ended.is_none() {
-            let (phase, error) = (Phase::Following, String::new());
-            target.record = Record { phase, id, offset, database: 0, error, ..target.record.clone() };
+            let (phase, error, unheard) = (Phase::Following, String::new(), String::new());
+            let (database, heard) = (0, offset);
+            target.record = Record { phase, id, offset, database, error, heard, unheard, ..target.record.clone() };
             self.note(target)?;
         }
         Ok(ended)
@@ -516,7 +535,14 @@ impl Plan<'_> {
             let behind = target.record.offset;
             match target.commit(&batch, next)? {
                 Outcome::Done => {}
+                Outcome::Unheard => (self.tell)(Tone::Going, &target.record.note_unheard()),
                 Outcome::TakenOver => return Ok(End::Ended),
+                Outcome::WentBack => {
+                    return Ok(End::Broken(Some(anyhow!(
+                        "the target has gone back from offset {behind} to {}",
+                        target.record.offset
+                    ))));
+                }
                 Outcome::Refused { why, is_carried_out } => {
                     let why = format!("between offsets {behind} and {end} of the stream: {why}");
                     if is_carried_out {

@@ -8,6 +8,7 @@
 //! See `docs/decisions/0022-migration-by-transactions.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -130,6 +131,11 @@ pub struct Record {
     pub written_ms: i64,
     /// Why it has failed.
     pub error: String,
+    /// Up to where the replies to what the target has carried out have been read, in `offset`. Behind it a request may
+    /// have been refused, and nobody knows.
+    pub heard: u64,
+    /// Between which offsets replies were lost for good: `FROM-TO`, the latest last.
+    pub unheard: String,
     /// The streams of a cluster, by number; `None` for one that has ended.
     pub streams: BTreeMap<u32, Option<Place>>,
     /// Slots of a cluster that have to be read, as ranges.
@@ -137,6 +143,9 @@ pub struct Record {
     /// Which keys are taken.
     pub filter: Filter,
 }
+
+/// So many places where replies were lost are kept.
+const UNHEARD_MAX: usize = 10;
 
 /// What the name of a stream's field begins with.
 const STREAM: &str = "stream:";
@@ -148,8 +157,10 @@ impl Record {
     }
 
     fn words(&self) -> Vec<Vec<u8>> {
-        let Self { from, phase, writer, id, offset, database, received, lag_ms, written_ms, error, .. } = self;
-        let fields: [(&str, String); 10] = [
+        let Self {
+            from, phase, writer, id, offset, database, received, lag_ms, written_ms, error, heard, unheard, ..
+        } = self;
+        let fields: [(&str, String); 12] = [
             ("from", from.clone()),
             ("phase", phase.name().to_owned()),
             ("writer", writer.clone()),
@@ -160,6 +171,8 @@ impl Record {
             ("lag-ms", lag_ms.to_string()),
             ("written-ms", written_ms.to_string()),
             ("error", error.clone()),
+            ("heard", heard.to_string()),
+            ("unheard", unheard.clone()),
         ];
         let mut words = vec![b"HSET".to_vec(), RECORD.into()];
         words.extend(fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value.into_bytes()]));
@@ -180,6 +193,22 @@ impl Record {
     fn is_place_of(&self, other: &Self) -> bool {
         let is_there = (&self.writer, self.offset, self.written_ms) == (&other.writer, other.offset, other.written_ms);
         is_there && self.streams == other.streams && self.unsettled == other.unsettled
+    }
+
+    /// Notes that nobody has read what was answered behind `heard`; says so in a line.
+    pub fn note_unheard(&mut self) -> String {
+        let window = format!("{}-{}", self.heard, self.offset);
+        let line = format!(
+            "the replies to what came between offsets {} and {} were lost: whether all of it could be carried out is not \
+             known, and `migrate verify` compares",
+            self.heard, self.offset
+        );
+        let before = self.unheard.split(' ').filter(|window| !window.is_empty());
+        let mut windows: Vec<&str> = before.chain([&*window]).collect();
+        windows.drain(..windows.len().saturating_sub(UNHEARD_MAX));
+        self.unheard = windows.join(" ");
+        self.heard = self.offset;
+        line
     }
 
     /// Reads the reply of HGETALL. `None` if there is no record.
@@ -216,6 +245,9 @@ impl Record {
             lag_ms: number("lag-ms")?,
             written_ms: text("written-ms").parse().map_err(|_| damaged())?,
             error: text("error"),
+            // A version before this one did not say.
+            heard: if fields.contains_key("heard") { number("heard")? } else { number("offset")? },
+            unheard: text("unheard"),
             streams,
             unsettled: text("unsettled"),
             filter: Filter::read(&text("filter"))?,
@@ -326,6 +358,8 @@ impl Batch {
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,
+    /// It was carried out, and what was answered is lost.
+    Unheard,
     /// One of its requests was refused, for good.
     Refused {
         /// Which, and the reply.
@@ -335,6 +369,25 @@ pub enum Outcome {
     },
     /// The record is gone or names another writer.
     TakenOver,
+    /// The target has lost what it had taken last: the record is what it was before that.
+    WentBack,
+}
+
+/// The record is gone or names another writer: nothing was changed.
+#[derive(Debug)]
+pub struct TakenOver;
+
+impl fmt::Display for TakenOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the migration was cut over or stopped, or another process continues it")
+    }
+}
+
+impl std::error::Error for TakenOver {}
+
+/// True if that is why something has failed.
+pub fn is_taken_over(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| cause.is::<TakenOver>())
 }
 
 /// A target to which one process writes.
@@ -438,54 +491,79 @@ fn is_passing(refused: &Refused) -> bool {
 }
 
 impl<'a> Target<'a> {
-    /// Takes the migration over: from here on this process writes, and any other finds out.
+    /// Takes the migration over: from here on this process writes, and any other finds out. `found` is true if there
+    /// was a record.
     ///
     /// # Errors
-    /// If the target is not there or refuses.
-    pub fn take(arguments: &'a TargetArguments, record: Record) -> Result<Self> {
+    /// If the target is not there or refuses, or the migration has been ended or begun meanwhile: [`TakenOver`].
+    pub fn take(arguments: &'a TargetArguments, found: bool, record: Record) -> Result<Self> {
         let mut this = Self { arguments, connection: None, record };
-        this.write()?;
+        let writer = this.record.writer.clone();
+        let is_so = |there: Option<&Record>| there.is_some() == found || there.is_some_and(|it| it.writer == writer);
+        this.change(is_so, &[])?;
         Ok(this)
+    }
+
+    /// Makes the record what it is here, behind these requests, all of it or nothing, if the record that is there is as
+    /// it should be.
+    fn change(&mut self, is_so: impl Fn(Option<&Record>) -> bool, requests: &[&[&str]]) -> Result<()> {
+        let words = self.record.words();
+        insist(self.arguments, &mut self.connection, |connection| {
+            if !is_so(watch_record(connection)?.as_ref()) {
+                return Err(TakenOver.into());
+            }
+            ask(connection, &["MULTI"])?;
+            for request in requests {
+                ask(connection, request)?;
+            }
+            ask(connection, &words)?;
+            let reply = ask(connection, &["EXEC"])?;
+            if reply == Frame::Null {
+                return Err(Refused::new("the record has changed meanwhile".to_owned(), b"TRYAGAIN").into());
+            }
+            match reply.elements().unwrap_or_default().iter().find(|reply| reply.is_error()) {
+                Some(Frame::Error(text)) => {
+                    let shown = format!("the target refuses: {}", String::from_utf8_lossy(text));
+                    Err(Refused::new(shown, text).into())
+                }
+                _ => Ok(()),
+            }
+        })
     }
 
     /// Writes the record as it is.
     ///
     /// # Errors
-    /// As for [`Target::take`].
+    /// If the target is not there or refuses, or [`TakenOver`].
     pub fn write(&mut self) -> Result<()> {
-        let words = self.record.words();
-        insist(self.arguments, &mut self.connection, |connection| {
-            ask(connection, &["SELECT", "0"])?;
-            ask(connection, &words).map(|_| ())
-        })
+        let writer = self.record.writer.clone();
+        self.change(|there| there.is_some_and(|there| there.writer == writer), &[])
+    }
+
+    /// Who goes on need not know of replies that were lost: all have been read. If it cannot be said, nobody minds.
+    pub fn say_that_all_was_heard(&mut self) {
+        if self.record.phase == Phase::Following {
+            let _ = self.write();
+        }
     }
 
     /// Empties the target, of which all belongs to the migration.
     ///
     /// # Errors
-    /// As for [`Target::take`].
+    /// As for [`Target::write`].
     pub fn empty(&mut self) -> Result<()> {
-        let words = self.record.words();
-        insist(self.arguments, &mut self.connection, |connection| {
-            // The record never goes: after a crash it says what this target is for.
-            for words in [&["MULTI"][..], &["SELECT", "0"], &["FLUSHALL"]] {
-                ask(connection, words)?;
-            }
-            ask(connection, &words)?;
-            let reply = ask(connection, &["EXEC"])?;
-            if let Some(Frame::Error(text)) = reply.elements().unwrap_or_default().iter().find(|reply| reply.is_error())
-            {
-                let shown = format!("the target cannot be emptied: {}", String::from_utf8_lossy(text));
-                return Err(Refused::new(shown, text).into());
-            }
-            ask(connection, &["FUNCTION", "FLUSH"]).map(|_| ())
-        })
+        let writer = self.record.writer.clone();
+        // The record never goes: after a crash it says what this target is for.
+        let requests: [&[&str]; 2] = [&["SELECT", "0"], &["FLUSHALL"]];
+        self.change(|there| there.is_some_and(|there| there.writer == writer), &requests)
+            .context("the target cannot be emptied")?;
+        insist(self.arguments, &mut self.connection, |connection| ask(connection, &["FUNCTION", "FLUSH"]).map(|_| ()))
     }
 
     /// Keys of a slot that the target holds.
     ///
     /// # Errors
-    /// As for [`Target::take`].
+    /// As for [`Target::write`].
     pub fn keys_of_slot(&mut self, slot: u16) -> Result<Vec<Vec<u8>>> {
         insist(self.arguments, &mut self.connection, |connection| {
             ask(connection, &["SELECT", "0"])?;
@@ -518,8 +596,10 @@ impl<'a> Target<'a> {
     ///
     /// # Errors
     /// If the target is away for longer than [`INSISTENCE`].
-    pub fn commit(&mut self, batch: &Batch, next: Record) -> Result<Outcome> {
+    pub fn commit(&mut self, batch: &Batch, mut next: Record) -> Result<Outcome> {
         let before = self.record.clone();
+        // Those to what came before have been read.
+        next.heard = if batch.requests.is_empty() { next.offset } else { before.offset };
         let mut bytes = Vec::with_capacity(batch.byte_count + 1_024);
         encode_request(&mut bytes, &["MULTI"]);
         // What each of the requests between MULTI and EXEC is about.
@@ -550,11 +630,17 @@ impl<'a> Target<'a> {
         encode_request(&mut bytes, &["EXEC"]);
 
         let mut may_have_been_sent = false;
+        let mut gone_back = None;
         let outcome = insist(self.arguments, &mut self.connection, |connection| {
             match watch_record(connection)? {
                 Some(there) if there.is_place_of(&before) => {}
                 // The reply to an earlier attempt was lost.
-                Some(there) if may_have_been_sent && there == next => return Ok(Outcome::Done),
+                Some(there) if may_have_been_sent && there == next => return Ok(Outcome::Unheard),
+                // Nobody else writes under this name.
+                Some(there) if there.writer == before.writer => {
+                    gone_back = Some(there);
+                    return Ok(Outcome::WentBack);
+                }
                 _ => return Ok(Outcome::TakenOver),
             }
             let was_sent_before = std::mem::replace(&mut may_have_been_sent, true);
@@ -598,16 +684,26 @@ impl<'a> Target<'a> {
                 }
             }
         })?;
-        if outcome == Outcome::Done {
-            self.record = next;
+        match &outcome {
+            Outcome::Done | Outcome::Refused { is_carried_out: true, .. } => {
+                self.record = Record { heard: next.offset, ..next };
+            }
+            Outcome::Unheard => {
+                self.record = next;
+                if batch.requests.is_empty() {
+                    return Ok(Outcome::Done);
+                }
+            }
+            Outcome::WentBack => self.record = gone_back.unwrap_or(before),
+            Outcome::Refused { .. } | Outcome::TakenOver => {}
         }
         Ok(outcome)
     }
 
-    /// Notes that the migration cannot go on.
+    /// Notes that the migration cannot go on behind what the target has.
     ///
     /// # Errors
-    /// As for [`Target::take`].
+    /// As for [`Target::write`].
     pub fn fail(&mut self, why: &str) -> Result<()> {
         self.record.phase = Phase::Failed;
         self.record.error = why.to_owned();
@@ -658,6 +754,8 @@ mod tests {
             lag_ms: 1,
             written_ms: 12,
             error: String::new(),
+            heard: 6,
+            unheard: "1-2".to_owned(),
             streams: BTreeMap::from([(0, Some(place)), (1, None)]),
             unsettled: "5-7".to_owned(),
             filter: Filter::read("match a*").expect("a filter"),

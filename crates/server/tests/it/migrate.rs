@@ -458,3 +458,145 @@ fn who_is_told_to_end_ends_while_the_target_is_away() {
     assert!(!follower.wait(), "it has done nothing");
     assert!(log().contains("no server answers"), "{}", log());
 }
+
+/// A way to a server that can become deaf: from a request with this word on, replies stay away.
+struct DeafLine {
+    port: u16,
+    word: Arc<Mutex<Option<&'static [u8]>>>,
+}
+
+impl DeafLine {
+    fn to(port: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+        let line = Self { port: listener.local_addr().expect("bound").port(), word: Arc::default() };
+        let word = Arc::clone(&line.word);
+        thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let is_deaf = Arc::new(AtomicBool::new(false));
+                let (mut from, mut to) = (near.try_clone().expect("a socket"), far.try_clone().expect("a socket"));
+                let (word, heard) = (Arc::clone(&word), Arc::clone(&is_deaf));
+                thread::spawn(move || {
+                    pass(&mut from, &mut to, |bytes| {
+                        let mut word = word.lock().expect("no test panics with it");
+                        if word.is_some_and(|word| bytes.windows(word.len()).any(|some| some == word)) {
+                            *word = None;
+                            heard.store(true, Ordering::SeqCst);
+                        }
+                        true
+                    });
+                });
+                let (mut from, mut to) = (far, near);
+                thread::spawn(move || pass(&mut from, &mut to, |_| !is_deaf.load(Ordering::SeqCst)));
+            }
+        });
+        line
+    }
+
+    /// The reply to the next request with this word is lost.
+    fn lose_reply_to(&self, word: &'static [u8]) {
+        *self.word.lock().expect("no test panics with it") = Some(word);
+    }
+
+    fn has_lost(&self) -> bool {
+        self.word.lock().expect("no test panics with it").is_none()
+    }
+}
+
+/// Passes bytes on, as long as that is wanted.
+fn pass(from: &mut TcpStream, to: &mut TcpStream, mut is_wanted: impl FnMut(&[u8]) -> bool) {
+    let mut buffer = [0; 4_096];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if !is_wanted(&buffer[..count]) || to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(std::net::Shutdown::Both);
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+#[test]
+fn what_was_refused_is_not_forgotten_with_the_reply() {
+    let folder = Folder::new();
+    let words = ["--repl-ping-replica-period", "3600", "--repl-backlog-size", "1mb"];
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &words) else { return };
+    let mut theirs = stock.client();
+    theirs.call(&["SET", "b", "1"]);
+    let from = format!("redis://127.0.0.1:{}", stock.port());
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
+    let place = format!("127.0.0.1:{}", server.port());
+    let line = DeafLine::to(server.port());
+    let through = format!("127.0.0.1:{}", line.port);
+    let mut follower = Follower::start(&from, &through, &folder, &[]);
+    wait_until_following(&place, &folder);
+    let mut ours = server.client();
+    ours.call(&["SET", "b", "no number"]);
+    let status = || both(&migrate(&["status", "--server", &place]));
+    let unheard = || status().lines().find(|line| line.starts_with("unheard")).unwrap_or_default().to_owned();
+    assert_eq!(unheard(), "");
+
+    // The reply is lost: it goes on, and says so.
+    line.lose_reply_to(b"INCR");
+    theirs.call(&["INCR", "b"]);
+    wait_for("it says what it does not know", || unheard().contains("verify"));
+    let first = unheard();
+    theirs.call(&["SET", "after", "1"]);
+    wait_for("it goes on", || ours.show("GET after") == "\"1\"");
+
+    // The process is lost with the reply: the next one says so.
+    line.lose_reply_to(b"INCR");
+    theirs.call(&["INCR", "b"]);
+    wait_for("the request has come", || line.has_lost());
+    follower.kill();
+    thread::sleep(Duration::from_secs(6));
+    let mut follower = Follower::start(&from, &through, &folder, &[]);
+    wait_until_following(&place, &folder);
+    let second = unheard();
+    assert!(second != first && second.contains(first.split(':').next().expect("a part")), "{first} {second}");
+
+    // One that ends in good order leaves nothing open.
+    theirs.call(&["SET", "last", "1"]);
+    wait_for("it follows", || ours.show("GET last") == "\"1\"");
+    let pid = follower.child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
+    assert!(follower.wait(), "it ends in good order");
+    thread::sleep(Duration::from_secs(6));
+    let mut follower = Follower::start(&from, &place, &folder, &[]);
+    wait_until_following(&place, &folder);
+    assert_eq!(unheard(), second);
+
+    // What is heard to be refused ends it, at the place up to where all else was carried out.
+    theirs.call(&["INCR", "b"]);
+    assert!(!follower.wait(), "the target cannot follow");
+    assert!(status().contains("INCR b"), "{}", status());
+    let info = theirs.call(&["INFO", "replication"]);
+    let info = String::from_utf8_lossy(info.as_bytes().expect("text")).into_owned();
+    let offset = info.lines().find_map(|line| line.strip_prefix("master_repl_offset:")).expect("an offset");
+    assert_eq!(ours.show("HGET {holdfast}:migration offset"), format!("\"{offset}\""));
+    server.stop();
+}
+
+#[test]
+fn who_stops_a_copy_that_is_being_made_keeps_what_is_written_then() {
+    let folder = Folder::new();
+    let words = ["--rdb-key-save-delay", "30000"];
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &words) else { return };
+    let mut theirs = stock.client();
+    for number in 0..100 {
+        theirs.call(&["SET", &format!("theirs:{number}"), "1"]);
+    }
+    let from = format!("redis://127.0.0.1:{}", stock.port());
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
+    let place = format!("127.0.0.1:{}", server.port());
+    let mut follower = Follower::start(&from, &place, &folder, &[]);
+    let mut ours = server.client();
+    wait_for("the copy is begun", || ours.show("EXISTS {holdfast}:migration") == "(integer) 1");
+    let stopped = migrate(&["stop", "--server", &place]);
+    assert!(stopped.status.success(), "{}", both(&stopped));
+    assert_eq!(ours.show("SET mine 1"), "OK");
+    assert!(follower.wait(), "it finds out");
+    assert_eq!((ours.show("GET mine"), ours.show("DBSIZE")), ("\"1\"".to_owned(), "(integer) 1".to_owned()));
+    let log = std::fs::read_to_string(folder.path().join("migrate.log")).expect("the log");
+    assert!(log.contains("the migration has ended"), "{log}");
+    server.stop();
+}
