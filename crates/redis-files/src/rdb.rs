@@ -39,7 +39,10 @@ mod opcode {
     /// Of Redis Enterprise, as the next: how long a key lay in memory, and the number of a slot. Both are hints.
     pub const ENTERPRISE_IDLE: u8 = 107;
     pub const ENTERPRISE_SLOT: u8 = 121;
+    /// Of Redis.
     pub const KEY_METADATA: u8 = 243;
+    /// Of Valkey: slots that are on their way to the node that writes the file.
+    pub const SLOT_IMPORT: u8 = 243;
     pub const SLOT_INFO: u8 = 244;
     pub const FUNCTION_2: u8 = 245;
     pub const MODULE_AUX: u8 = 247;
@@ -262,6 +265,13 @@ impl<'a, R: Read> RdbReader<'a, R> {
                     _ = self.length()?
                 }
                 opcode::SLOT_INFO => (0..3).try_for_each(|_| self.length().map(drop))?,
+                opcode::SLOT_IMPORT if self.vendor == Vendor::Valkey => {
+                    self.text()?;
+                    for _ in 0..self.length()? {
+                        self.length()?;
+                        self.length()?;
+                    }
+                }
                 opcode::AUX => return Ok(Item::Aux { name: self.text()?, value: self.text()? }),
                 opcode::FREQUENCY => key.frequency = Some(self.source.byte()?),
                 opcode::IDLE => key.idle_seconds = Some(self.length()?),

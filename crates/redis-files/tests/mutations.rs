@@ -127,6 +127,19 @@ fn hashes_with_fields_that_expire_come_with_their_deadlines_no_matter_who_has_wr
 }
 
 #[test]
+fn a_node_of_valkey_9_to_which_slots_move_says_so_before_its_keys() {
+    let mut bytes = b"VALKEY080\xF3\x28".to_vec();
+    bytes.extend_from_slice(&[b'a'; 40]);
+    // Two ranges of slots.
+    bytes.extend_from_slice(b"\x02\x00\x05\x40\x64\x7f\xff\x00\x01k\x01v\xFF\0\0\0\0\0\0\0\0");
+    let mut source = Source::new(&bytes[..]);
+    let mut reader = RdbReader::new(&mut source).expect("a file");
+    let Ok(Item::Key(key)) = reader.next_item() else { panic!("a key") };
+    assert_eq!(key.name, b"k");
+    assert!(matches!(reader.next_item(), Ok(Item::End { .. })));
+}
+
+#[test]
 fn streams_of_redis_8_6_and_8_8_come_whole() {
     let value_of = |kind: u8| {
         // No entries, the last id 0-5, the first and the highest deleted 0-0, five added.

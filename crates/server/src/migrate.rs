@@ -297,7 +297,11 @@ fn run_status(target: &TargetArguments) -> Result<()> {
         ensure!(fault.is_empty(), "it does not follow now: {fault}");
         return Ok(());
     }
+    if !record.fault.is_empty() {
+        say_line!("fault         {}", record.fault);
+    }
     ensure!(record.phase != Phase::Failed, "the migration has failed: `migrate start --resync` begins again");
+    ensure!(!is_running || record.fault.is_empty(), "it does not follow now, and goes on by itself when it can");
     ensure!(is_running || record.phase == Phase::Loading, "no process follows the source: `migrate start` continues");
     Ok(())
 }

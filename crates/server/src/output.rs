@@ -19,6 +19,16 @@ macro_rules! say_line {
     ($($argument:tt)*) => { $crate::output::put(format_args!("{}\n", format_args!($($argument)*))) };
 }
 
+/// Prints a line as `eprintln!` does. If that fails, for instance since the disk is full, nobody is the worse for it.
+macro_rules! note_line {
+    ($($argument:tt)*) => { $crate::output::note(format_args!("{}\n", format_args!($($argument)*))) };
+}
+
+/// See `note_line`.
+pub fn note(text: fmt::Arguments<'_>) {
+    let _ = std::io::stderr().lock().write_fmt(text);
+}
+
 /// Prints this, unless printing has failed before.
 pub fn put(text: fmt::Arguments<'_>) {
     let mut output = std::io::stdout().lock();

@@ -88,6 +88,8 @@ struct Stream {
     pause: Duration,
     /// That it is broken was told.
     is_told: bool,
+    /// Why it was broken last.
+    fault: String,
 }
 
 /// The process that follows all streams.
@@ -144,8 +146,8 @@ pub fn run(plan: &Plan<'_>, kept: Option<Connection>, found: Option<Record>) -> 
             End::Asked => break,
             End::Broken(why) => {
                 match target.record.phase {
-                    Phase::Following => eprintln!("{why:#}: asking again"),
-                    _ => eprintln!("{why:#}: the copy is begun again"),
+                    Phase::Following => note_line!("{why:#}: asking again"),
+                    _ => note_line!("{why:#}: the copy is begun again"),
                 }
                 thread::sleep(pause);
                 pause = (pause * 2).min(PAUSE_MAX);
@@ -223,6 +225,7 @@ impl<'a, 'b> Follower<'a, 'b> {
             base: 0,
             pause: PAUSE_MIN,
             is_told: false,
+            fault: String::new(),
         };
         self.streams.insert(number, stream);
     }
@@ -275,7 +278,7 @@ impl<'a, 'b> Follower<'a, 'b> {
             self.open(number, true)?;
         }
         if !self.plan.is_quiet {
-            eprintln!("{} primaries make a copy of their data", self.streams.len());
+            note_line!("{} primaries make a copy of their data", self.streams.len());
         }
         let mut opened = BTreeMap::new();
         while opened.len() < self.streams.len() {
@@ -300,6 +303,7 @@ impl<'a, 'b> Follower<'a, 'b> {
             database: 0,
             written_ms: now_ms(),
             error: String::new(),
+            fault: String::new(),
             heard: 0,
             unheard: String::new(),
             streams: BTreeMap::new(),
@@ -443,8 +447,9 @@ impl<'a, 'b> Follower<'a, 'b> {
                     return Err(why);
                 }
                 if let Some(stream) = self.streams.get_mut(&number) {
+                    stream.fault = format!("{}: {why:#}", stream.place);
                     if !std::mem::replace(&mut stream.is_told, true) {
-                        eprintln!("{}: {why:#}: asking again", stream.place);
+                        note_line!("{}: {why:#}: asking again", stream.place);
                     }
                     stream.line = Line::Closed(Instant::now() + stream.pause);
                     stream.pause = (stream.pause * 2).min(PAUSE_MAX);
@@ -473,6 +478,16 @@ impl<'a, 'b> Follower<'a, 'b> {
                 if has_functions {
                     self.batch.push(request);
                 }
+                continue;
+            }
+            // Slots that move in one piece (Valkey 9, Redis 8.4): requests about their keys, and who has them then, say
+            // the rest.
+            if is(&request, "CLUSTER") {
+                continue;
+            }
+            if let Some(slots) = trimmed_slots(&request) {
+                let own = slots.into_iter().filter(|slot| self.slots.owner(*slot) == Some(number));
+                own.collect::<Vec<_>>().into_iter().for_each(|slot| _ = self.slots.unsettle(slot));
                 continue;
             }
             // It was meant for the keys of this node.
@@ -540,7 +555,14 @@ impl<'a, 'b> Follower<'a, 'b> {
             }
         }
         let places = || self.places.values().flatten();
+        let faults = self.streams.values().filter_map(|stream| match &stream.line {
+            Line::Open => Some(stream.figures.fault()),
+            Line::Opening | Line::Closed(_) if stream.is_told => Some(stream.fault.clone()),
+            Line::Opening | Line::Closed(_) => None,
+        });
+        let faults: Vec<String> = faults.filter(|fault| !fault.is_empty()).collect();
         Record {
+            fault: faults.join("; "),
             offset: places().map(|place| place.offset).sum(),
             received: places().map(|place| place.received).sum(),
             lag_ms: self.oldest.map_or(0, |oldest| oldest.elapsed().as_millis() as u64),
@@ -561,7 +583,7 @@ impl<'a, 'b> Follower<'a, 'b> {
             places.map(|(_, place)| format!("{} {}", place.place, place.offset)).collect::<Vec<_>>().join(", ");
         match self.target.commit(&batch, next)? {
             Outcome::Done => {}
-            Outcome::Unheard => eprintln!("{}", self.target.record.note_unheard()),
+            Outcome::Unheard => note_line!("{}", self.target.record.note_unheard()),
             Outcome::TakenOver => return Ok(Some(End::Ended)),
             Outcome::WentBack => {
                 return Ok(Some(End::Broken(anyhow!("the target has gone back to before {behind}"))));
@@ -589,6 +611,17 @@ impl<'a, 'b> Follower<'a, 'b> {
     }
 }
 
+/// The slots with keys that a node drops since another one has them: `TRIMSLOTS RANGES count first last …`.
+fn trimmed_slots(request: &Request) -> Option<BTreeSet<u16>> {
+    if !is(request, "TRIMSLOTS") {
+        return None;
+    }
+    let numbers: Vec<u16> =
+        request.iter().skip(3).filter_map(|word| std::str::from_utf8(word).ok()?.parse().ok()).collect();
+    let in_cluster = |slot: &u16| usize::from(*slot) < stdx::slot::SLOT_COUNT;
+    Some(numbers.chunks_exact(2).flat_map(|range| range[0]..=range[1]).filter(in_cluster).collect())
+}
+
 /// A request as the target knows it: what MIGRATE brings is a RESTORE of its own kind.
 fn as_own(mut request: Request) -> Request {
     if is(&request, "RESTORE-ASKING") {
@@ -603,6 +636,14 @@ fn as_own(mut request: Request) -> Request {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_says_which_slots_it_drops() {
+        let of = |text: &str| trimmed_slots(&text.split(' ').map(|word| word.as_bytes().to_vec()).collect());
+        assert_eq!(of("trimslots RANGES 2 0 2 16380 17000").map(|slots| slots.len()), Some(3 + 4));
+        assert_eq!(of("TRIMSLOTS"), Some(BTreeSet::new()));
+        assert_eq!(of("DEL RANGES 1 0 2"), None);
+    }
 
     #[test]
     fn what_migrate_brings_replaces_what_is_there() {

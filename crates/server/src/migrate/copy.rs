@@ -1,7 +1,8 @@
 //! A copy that a source sends first, an RDB file, and how it gets into the target.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use redis_files::Source;
@@ -17,6 +18,9 @@ use crate::backup::grouped;
 use crate::import::files::Event;
 use crate::import::now_ms;
 use crate::import::sender::Sender;
+
+/// How often it is looked at whether a copy is loaded.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A copy of so many bytes.
 pub struct Copy<'a> {
@@ -37,9 +41,28 @@ pub enum Loaded {
     Asked,
 }
 
+/// Writes the record until the copy is loaded; ends the link if that cannot be done.
+fn note_until(is_loaded: &AtomicBool, mut target: Target<'_>, figures: &Figures) -> Result<()> {
+    let mut noted = Instant::now();
+    while !is_loaded.load(Ordering::SeqCst) {
+        thread::sleep(LOOK_INTERVAL);
+        if noted.elapsed() <= RECORD_INTERVAL {
+            continue;
+        }
+        noted = Instant::now();
+        target.record.written_ms = now_ms();
+        target.record.fault = figures.fault();
+        if let Err(why) = target.write() {
+            figures.is_over.store(true, Ordering::Relaxed);
+            return Err(why);
+        }
+    }
+    Ok(())
+}
+
 impl Copy<'_> {
-    /// Loads it into the target, which has nothing of it; leaves out what `wants` does not answer true to. Writes the
-    /// record now and then.
+    /// Loads it into the target, which has nothing of it; leaves out what `wants` does not answer true to. Meanwhile
+    /// another thread writes the record now and then: the source may send nothing for long.
     ///
     /// # Errors
     /// If it is damaged, or holds what cannot be copied, or the target does not take it.
@@ -52,17 +75,24 @@ impl Copy<'_> {
     ) -> Result<Loaded> {
         let mut connection = target.connect()?;
         let mut sender = Sender::new(&mut connection, false);
-        let loaded = self.load_by(&mut sender, target, copy, figures, wants);
-        if !matches!(loaded, Ok(Loaded::Whole)) {
-            sender.abandon();
-        }
+        let is_loaded = AtomicBool::new(false);
+        let (loaded, noted) = thread::scope(|scope| {
+            let noting = scope.spawn(|| note_until(&is_loaded, target.again(), figures));
+            let loaded = self.load_by(&mut sender, copy, figures, wants);
+            is_loaded.store(true, Ordering::SeqCst);
+            if !matches!(loaded, Ok(Loaded::Whole)) {
+                sender.abandon();
+            }
+            (loaded, noting.join())
+        });
+        // It ends the link, so that this is why a copy is not whole.
+        noted.map_err(|_| anyhow!("the thread that writes the record has panicked"))??;
         loaded
     }
 
     fn load_by(
         &self,
         sender: &mut Sender<'_>,
-        target: &mut Target<'_>,
         copy: SpoolReader,
         figures: &Figures,
         wants: &mut dyn FnMut(&Event) -> bool,
@@ -71,7 +101,6 @@ impl Copy<'_> {
         let mut source = Source::new(copy);
         let (mut number, mut keys, mut skipped) = (0, 0_u64, 0_u64);
         let mut reported = Instant::now();
-        let mut noted = Instant::now();
         let broken = |fault: redis_files::Fault| match fault.what {
             redis_files::What::Truncated => Ok(Loaded::Truncated),
             _ => Err(anyhow!("the copy {fault}")),
@@ -99,11 +128,6 @@ impl Copy<'_> {
             }
             if is_end {
                 break;
-            }
-            if noted.elapsed() > RECORD_INTERVAL {
-                noted = Instant::now();
-                target.record.written_ms = now_ms();
-                target.write()?;
             }
             if !self.is_quiet && begun.elapsed().as_secs() > 2 && reported.elapsed() > RECORD_INTERVAL {
                 reported = Instant::now();

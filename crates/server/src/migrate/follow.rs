@@ -19,7 +19,7 @@ use super::cluster::keys::Keys;
 use super::copy::{Copy, Loaded};
 use super::filter::Filter;
 use super::source::{Address, Beginning, Figures, Line, Link, VALKEY_VERSION, ask, info, info_field};
-use super::spool::{SpoolReader, spool};
+use super::spool::{SpoolReader, ensure_room, spool};
 use super::target::{
     Batch, Outcome, Phase, Record, Target, TargetArguments, database_of, insist, is, is_taken_over, passes, read_record,
 };
@@ -89,7 +89,7 @@ pub enum Tone {
 pub fn tell_as_tool(tone: Tone, line: &str) {
     match tone {
         Tone::Outcome => say_line!("{line}"),
-        Tone::Going => eprintln!("{line}"),
+        Tone::Going => note_line!("{line}"),
     }
 }
 
@@ -184,9 +184,14 @@ impl Plan<'_> {
                     if !std::mem::replace(&mut is_told, true) && !is_over(self.over) {
                         (self.tell)(Tone::Going, &format!("{why:#}: asking again"));
                     }
+                    target.record.fault = format!("{why:#}");
                     let begun = Instant::now();
                     while begun.elapsed() < pause && !is_over(self.over) {
                         thread::sleep(Duration::from_millis(20));
+                        // The source may be away for long.
+                        if age_of(&target.record) > RECORD_INTERVAL {
+                            self.note(target)?;
+                        }
                     }
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
@@ -256,6 +261,7 @@ impl Plan<'_> {
                     lag_ms: 0,
                     written_ms: now_ms(),
                     error: String::new(),
+                    fault: String::new(),
                     heard: 0,
                     unheard: String::new(),
                     streams: BTreeMap::new(),
@@ -322,6 +328,9 @@ impl Plan<'_> {
         let can_continue = target.record.phase == Phase::Following;
         let place = (target.record.id.clone(), target.record.offset);
         let behind = can_continue.then_some((&*place.0, place.1));
+        if let Err(error) = ensure_room(self.spool_directory) {
+            return Ok(End::Broken(Some(anyhow!("what the source sends cannot be kept: {error}"))));
+        }
         let opened = Link::open(&self.standing.line, &address, behind, Some(VALKEY_VERSION));
         let (mut link, beginning) = match opened {
             Ok(opened) => opened,
@@ -342,13 +351,25 @@ impl Plan<'_> {
                 (target.record.offset, target.record.database)
             }
             Beginning::Copy { id, offset } => {
+                // In the same history, what it has now is a later state of what is here.
+                let is_later = *id == target.record.id && *offset >= target.record.offset;
                 ensure!(
-                    !can_continue || *may_empty,
+                    !can_continue || *may_empty || is_later,
                     "{} cannot continue its stream from offset {}: its backlog is gone, or it is another server; {}",
                     self.address.place,
                     target.record.offset,
                     self.way_out()
                 );
+                if can_continue && !*may_empty {
+                    let behind = target.record.offset;
+                    (self.tell)(
+                        Tone::Going,
+                        &format!(
+                            "the backlog of {} no longer has offset {behind}: another copy is taken",
+                            self.address.place
+                        ),
+                    );
+                }
                 if !self.is_quiet {
                     (self.tell)(Tone::Going, &format!("{} makes a copy of its data", self.address.place));
                 }
@@ -373,6 +394,7 @@ impl Plan<'_> {
             }
         };
         began();
+        target.record.fault.clear();
         figures.received.store(base, Ordering::Relaxed);
         figures.kept.store(base, Ordering::Relaxed);
         let (copied, copy_bytes, copy_writer) = match copy {
@@ -442,6 +464,7 @@ impl Plan<'_> {
         target.record.phase = Phase::Loading;
         target.record.written_ms = now_ms();
         let emptied = target.empty();
+        self.standing.is_whole.store(false, Ordering::Relaxed);
         let filter = target.record.filter.clone();
         let mut wants = |event: &Event| match event {
             Event::Key(key) => filter.takes(key.database, &key.name),
@@ -479,6 +502,7 @@ impl Plan<'_> {
         let mut report = Report::new(self.is_quiet);
         let mut written = Instant::now();
         let mut end = target.record.offset;
+        let mut is_told = false;
         loop {
             if is_over(self.over) {
                 return Ok(End::Asked);
@@ -521,6 +545,12 @@ impl Plan<'_> {
             if oldest.is_none() && written.elapsed() < RECORD_INTERVAL {
                 continue;
             }
+            let fault = figures.fault();
+            if !fault.is_empty() && !std::mem::replace(&mut is_told, true) {
+                (self.tell)(Tone::Going, &format!("{fault}: waiting for room"));
+            } else if fault.is_empty() && std::mem::take(&mut is_told) {
+                (self.tell)(Tone::Going, "there is room again");
+            }
             let lag = oldest.map_or(Duration::ZERO, |oldest| oldest.elapsed());
             let count = batch.requests.len();
             let next = Record {
@@ -530,6 +560,7 @@ impl Plan<'_> {
                 received: figures.received.load(Ordering::Relaxed),
                 lag_ms: u64::try_from(lag.as_millis()).unwrap_or(u64::MAX),
                 written_ms: now_ms(),
+                fault,
                 ..target.record.clone()
             };
             let behind = target.record.offset;
@@ -611,9 +642,9 @@ impl Report {
             bytes(waiting_bytes)
         );
         if self.is_terminal {
-            eprint!("\r\x1b[2K{line}");
+            crate::output::note(format_args!("\r\x1b[2K{line}"));
         } else {
-            eprintln!("{line}");
+            note_line!("{line}");
         }
         (self.told, self.requests, self.lag_max_ms) = (Instant::now(), 0, 0);
     }

@@ -226,7 +226,7 @@ impl Following {
             self.down = Instant::now();
         }
         let text = |of: &Mutex<String>| of.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let faults = [self.fault.clone(), text(&standing.fault), text(&self.refusal)];
+        let faults = [self.fault.clone(), text(&standing.fault), text(&self.refusal), figures.fault()];
         let fault = faults.into_iter().find(|fault| !fault.is_empty()).unwrap_or_default();
         SourceFigures {
             is_linked,

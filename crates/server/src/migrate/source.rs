@@ -261,6 +261,20 @@ pub struct Figures {
     pub waiting_bytes: AtomicU64,
     /// The link must end.
     pub is_over: AtomicBool,
+    /// Why nothing more can be kept for now; empty if it can.
+    pub full: Mutex<String>,
+}
+
+impl Figures {
+    /// Why nothing more can be kept for now; empty if it can.
+    pub fn fault(&self) -> String {
+        self.full.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note_full(&self, full: Option<&io::Error>) {
+        let text = full.map_or_else(String::new, |error| format!("what the source sends cannot be kept: {error}"));
+        *self.full.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
 }
 
 /// How the source goes on.
@@ -387,9 +401,18 @@ impl Link {
         while !figures.is_over.load(Ordering::Relaxed) {
             let bytes = &self.buffer[self.position..];
             if !bytes.is_empty() {
+                let link = &mut self.stream;
+                let mut waits = |full: Option<&io::Error>| {
+                    figures.note_full(full);
+                    if figures.is_over.load(Ordering::Relaxed) {
+                        return Err(ErrorKind::BrokenPipe.into());
+                    }
+                    // Who says nothing for too long is let go.
+                    acknowledge(link, &mut told, figures)
+                };
                 let length = bytes.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
                 if let Some(writer) = copy.as_ref() {
-                    writer.write(&bytes[..length]).context("what the source sends cannot be kept")?;
+                    writer.write(&bytes[..length], &mut waits).context("what the source sends cannot be kept")?;
                 }
                 rest -= length as u64;
                 figures.copied_bytes.fetch_add(length as u64, Ordering::Relaxed);
@@ -397,19 +420,14 @@ impl Link {
                     copy = None;
                 }
                 let bytes = &bytes[length..];
-                stream.write(bytes).context("what the source sends cannot be kept")?;
+                stream.write(bytes, &mut waits).context("what the source sends cannot be kept")?;
+                figures.note_full(None);
                 figures.received.fetch_add(bytes.len() as u64, Ordering::Relaxed);
             }
             self.buffer.clear();
             self.position = 0;
             figures.waiting_bytes.store(stream.waiting_bytes(), Ordering::Relaxed);
-            if told.elapsed() >= ACKNOWLEDGE_INTERVAL {
-                told = Instant::now();
-                let mut bytes = Vec::new();
-                let kept = figures.kept.load(Ordering::Relaxed).to_string();
-                encode_request(&mut bytes, &["REPLCONF", "ACK", &kept]);
-                self.stream.write_all(&bytes).and_then(|()| self.stream.flush()).context("the source has hung up")?;
-            }
+            acknowledge(&mut self.stream, &mut told, figures).context("the source has hung up")?;
             self.buffer.resize(CHUNK_BYTES, 0);
             let read = self.stream.read(&mut self.buffer);
             self.buffer.truncate(*read.as_ref().unwrap_or(&0));
@@ -424,6 +442,18 @@ impl Link {
         }
         Ok(())
     }
+}
+
+/// Says how far the target is, if it is time.
+fn acknowledge(stream: &mut Stream, told: &mut Instant, figures: &Figures) -> io::Result<()> {
+    if told.elapsed() < ACKNOWLEDGE_INTERVAL {
+        return Ok(());
+    }
+    *told = Instant::now();
+    let mut bytes = Vec::new();
+    let kept = figures.kept.load(Ordering::Relaxed).to_string();
+    encode_request(&mut bytes, &["REPLCONF", "ACK", &kept]);
+    stream.write_all(&bytes).and_then(|()| stream.flush())
 }
 
 fn is_pause(error: &io::Error) -> bool {

@@ -2,6 +2,9 @@
 //!
 //! The source must not be made to keep it: its buffer for a replica is memory, and a replica that does not read is cut
 //! off. The files have no names, so that nothing of them is left whatever ends the process.
+//!
+//! Where there is no room, neither in the bound nor on the disk, the writer waits: the source keeps what comes meanwhile
+//! for as long as it can.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -9,9 +12,16 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Bytes of a file of the queue. One is given back when all of it has been read.
 const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// A writer that waits for room looks so often.
+const ROOM_INTERVAL: Duration = Duration::from_millis(200);
+
+/// So much room there should be on a disk before anything is asked for.
+const ROOM_BYTES: usize = 1 << 20;
 
 /// The end of the queue that is written. When it is dropped, what was written can still be read, and then the queue
 /// ends.
@@ -54,6 +64,23 @@ pub fn spool(directory: &Path, bytes_max: u64) -> (SpoolWriter, SpoolReader) {
     (SpoolWriter { shared: Arc::clone(&shared) }, SpoolReader { shared })
 }
 
+/// True if there may be room later.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
+/// Makes sure that there is some room: who has none should not ask for a copy.
+///
+/// # Errors
+/// If there is none.
+pub fn ensure_room(directory: &Path) -> io::Result<()> {
+    let (writer, _reader) = spool(directory, 1 << 30);
+    writer.write(&vec![0; ROOM_BYTES], &mut |full| match full {
+        Some(error) => Err(io::Error::new(error.kind(), format!("{}: {error}", directory.display()))),
+        None => Ok(()),
+    })
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no thread has panicked")
@@ -79,33 +106,64 @@ impl Shared {
 }
 
 impl SpoolWriter {
-    /// Appends bytes; waits while the queue is full.
+    /// Appends bytes; waits while there is no room. `waits` is called several times a second then, with the error if it
+    /// is the disk that is full, and ends the waiting with an error of its own.
     ///
     /// # Errors
-    /// Those of the file system, and [`ErrorKind::BrokenPipe`] if nobody reads any more.
-    pub fn write(&self, mut bytes: &[u8]) -> io::Result<()> {
+    /// Those of the file system and of `waits`, and [`ErrorKind::BrokenPipe`] if nobody reads any more.
+    pub fn write(
+        &self,
+        mut bytes: &[u8],
+        waits: &mut dyn FnMut(Option<&io::Error>) -> io::Result<()>,
+    ) -> io::Result<()> {
         while !bytes.is_empty() {
-            let mut state = self.shared.lock();
-            while state.written - state.read >= self.shared.bytes_max && !state.is_abandoned {
-                state = self.shared.changed.wait(state).expect("no thread has panicked");
+            match self.write_some(bytes) {
+                Ok(0) => {
+                    waits(None)?;
+                    self.wait_for_reader();
+                }
+                Ok(length) => bytes = &bytes[length..],
+                Err(error) if is_full(&error) => {
+                    waits(Some(&error))?;
+                    // What is read by then gives room.
+                    self.wait_for_reader();
+                }
+                Err(error) => return Err(error),
             }
-            if state.is_abandoned {
-                return Err(ErrorKind::BrokenPipe.into());
-            }
-            let within = state.written % SEGMENT_BYTES;
-            if within == 0 {
-                let segment = self.shared.new_segment()?;
-                state.segments.push_back(segment);
-            }
-            let file = Arc::clone(state.segments.back().expect("there is one to write"));
-            drop(state);
-            let length = bytes.len().min((SEGMENT_BYTES - within) as usize);
-            file.write_all_at(&bytes[..length], within)?;
-            self.shared.lock().written += length as u64;
-            self.shared.changed.notify_all();
-            bytes = &bytes[length..];
         }
         Ok(())
+    }
+
+    /// Appends as many bytes as one file takes; none if the queue is full.
+    fn write_some(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.shared.lock();
+        if state.is_abandoned {
+            return Err(ErrorKind::BrokenPipe.into());
+        }
+        if state.written - state.read >= self.shared.bytes_max {
+            return Ok(0);
+        }
+        let within = state.written % SEGMENT_BYTES;
+        // One may have been begun, and the disk have been full then.
+        let needed = state.written / SEGMENT_BYTES - state.read / SEGMENT_BYTES + 1;
+        if (state.segments.len() as u64) < needed {
+            let segment = self.shared.new_segment()?;
+            state.segments.push_back(segment);
+        }
+        let file = Arc::clone(state.segments.back().expect("there is one to write"));
+        drop(state);
+        let length = bytes.len().min((SEGMENT_BYTES - within) as usize);
+        file.write_all_at(&bytes[..length], within)?;
+        self.shared.lock().written += length as u64;
+        self.shared.changed.notify_all();
+        Ok(length)
+    }
+
+    fn wait_for_reader(&self) {
+        let state = self.shared.lock();
+        if !state.is_abandoned {
+            drop(self.shared.changed.wait_timeout(state, ROOM_INTERVAL).expect("no thread has panicked"));
+        }
     }
 
     /// Bytes that wait to be read.
@@ -171,7 +229,7 @@ mod tests {
             while sent < total {
                 let length = (total - sent).min(100_003);
                 let bytes: Vec<u8> = (sent..sent + length).map(|at| (at % 251) as u8).collect();
-                writer.write(&bytes).expect("written");
+                writer.write(&bytes, &mut |_| Ok(())).expect("written");
                 assert!(writer.waiting_bytes() <= (1 << 20) + 100_003);
                 sent += length;
             }
@@ -192,11 +250,12 @@ mod tests {
     #[test]
     fn a_writer_that_nobody_reads_does_not_wait_for_ever() {
         let (writer, reader) = spool(&std::env::temp_dir(), 10);
-        writer.write(b"0123456789").expect("there is room");
-        let waiting = thread::spawn(move || writer.write(b"x").expect_err("nobody reads").kind());
+        writer.write(b"0123456789", &mut |_| Ok(())).expect("there is room");
+        let waiting = thread::spawn(move || writer.write(b"x", &mut |_| Ok(())).expect_err("nobody reads").kind());
         drop(reader);
         assert_eq!(waiting.join().expect("no panic"), ErrorKind::BrokenPipe);
         let (writer, _reader) = spool(Path::new("/nowhere"), 10);
-        assert!(writer.write(b"x").expect_err("no such directory").to_string().contains("/nowhere"));
+        let refused = writer.write(b"x", &mut |_| Ok(()));
+        assert!(refused.expect_err("no such directory").to_string().contains("/nowhere"));
     }
 }

@@ -131,6 +131,8 @@ pub struct Record {
     pub written_ms: i64,
     /// Why it has failed.
     pub error: String,
+    /// Why the source is not followed for now; empty if it is.
+    pub fault: String,
     /// Up to where the replies to what the target has carried out have been read, in `offset`. Behind it a request may
     /// have been refused, and nobody knows.
     pub heard: u64,
@@ -158,9 +160,22 @@ impl Record {
 
     fn words(&self) -> Vec<Vec<u8>> {
         let Self {
-            from, phase, writer, id, offset, database, received, lag_ms, written_ms, error, heard, unheard, ..
+            from,
+            phase,
+            writer,
+            id,
+            offset,
+            database,
+            received,
+            lag_ms,
+            written_ms,
+            error,
+            fault,
+            heard,
+            unheard,
+            ..
         } = self;
-        let fields: [(&str, String); 12] = [
+        let fields: [(&str, String); 13] = [
             ("from", from.clone()),
             ("phase", phase.name().to_owned()),
             ("writer", writer.clone()),
@@ -171,6 +186,7 @@ impl Record {
             ("lag-ms", lag_ms.to_string()),
             ("written-ms", written_ms.to_string()),
             ("error", error.clone()),
+            ("fault", fault.clone()),
             ("heard", heard.to_string()),
             ("unheard", unheard.clone()),
         ];
@@ -245,6 +261,7 @@ impl Record {
             lag_ms: number("lag-ms")?,
             written_ms: text("written-ms").parse().map_err(|_| damaged())?,
             error: text("error"),
+            fault: text("fault"),
             // A version before this one did not say.
             heard: if fields.contains_key("heard") { number("heard")? } else { number("offset")? },
             unheard: text("unheard"),
@@ -463,7 +480,7 @@ pub fn insist<T>(
                     told = true;
                     match &arguments.inside {
                         Some(inside) => inside.warning(&format!("this server does not take what it copies: {error:#}")),
-                        None => eprintln!("the target refuses for now, and is asked again: {error:#}"),
+                        None => note_line!("the target refuses for now, and is asked again: {error:#}"),
                     }
                 }
                 if told {
@@ -502,6 +519,11 @@ impl<'a> Target<'a> {
         let is_so = |there: Option<&Record>| there.is_some() == found || there.is_some_and(|it| it.writer == writer);
         this.change(is_so, &[])?;
         Ok(this)
+    }
+
+    /// The same target over another connection.
+    pub fn again(&self) -> Self {
+        Self { arguments: self.arguments, connection: None, record: self.record.clone() }
     }
 
     /// Makes the record what it is here, behind these requests, all of it or nothing, if the record that is there is as
@@ -754,6 +776,7 @@ mod tests {
             lag_ms: 1,
             written_ms: 12,
             error: String::new(),
+            fault: "f".to_owned(),
             heard: 6,
             unheard: "1-2".to_owned(),
             streams: BTreeMap::from([(0, Some(place)), (1, None)]),

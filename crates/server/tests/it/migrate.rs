@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 use resp::{Frame, FrameDecoder};
 use stdx::Prng;
 
-use crate::harness::{Client, Folder, PATIENCE, Server, ServerOptions, Stock, binary, both, free_port, say, wait_for};
+use crate::harness::{
+    Client, DiskFaults, Folder, PATIENCE, Server, ServerOptions, Stock, binary, both, free_port, say, wait_for,
+};
 
 const ACCOUNTS: u64 = 20;
 const ACCOUNT_START: i64 = 100;
@@ -25,11 +27,17 @@ pub(crate) struct Follower {
 
 impl Follower {
     pub(crate) fn start(from: &str, server: &str, folder: &Folder, more: &[&str]) -> Self {
+        Self::start_in(from, server, folder, more, &[])
+    }
+
+    /// The same with these variables of its environment.
+    fn start_in(from: &str, server: &str, folder: &Folder, more: &[&str], environment: &[(String, String)]) -> Self {
         let log = File::options().create(true).append(true).open(folder.path().join("migrate.log")).expect("a log");
         let child = Command::new(binary())
             .args(["migrate", "start", "--from", from, "--server", server, "--spool-dir"])
             .arg(folder.path())
             .args(more)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("the log twice"))
             .stderr(log)
@@ -598,5 +606,77 @@ fn who_stops_a_copy_that_is_being_made_keeps_what_is_written_then() {
     assert_eq!((ours.show("GET mine"), ours.show("DBSIZE")), ("\"1\"".to_owned(), "(integer) 1".to_owned()));
     let log = std::fs::read_to_string(folder.path().join("migrate.log")).expect("the log");
     assert!(log.contains("the migration has ended"), "{log}");
+    server.stop();
+}
+
+#[test]
+fn a_full_disk_under_the_spool_is_waited_for_also_if_the_source_keeps_little() {
+    let folder = Folder::new();
+    let words = ["--repl-backlog-size", "16kb", "--repl-ping-replica-period", "1"];
+    let Some(stock) = Stock::start(&folder.path().join("redis"), &words) else { return };
+    let mut theirs = stock.client();
+    theirs.call(&["SET", "a", "1"]);
+    let from = format!("redis://127.0.0.1:{}", stock.port());
+    let server = Server::start(&ServerOptions::new(&folder.path().join("data")));
+    let mut ours = server.client();
+    let place = format!("127.0.0.1:{}", server.port());
+    let mut options = ServerOptions::new(folder.path());
+    let faults = DiskFaults::arrange(&folder, &mut options);
+    let copies = |theirs: &mut Client| {
+        let info = theirs.call(&["INFO", "stats"]);
+        let info = String::from_utf8_lossy(info.as_bytes().expect("text")).into_owned();
+        info.lines().find_map(|line| line.strip_prefix("sync_full:")).expect("a number").to_owned()
+    };
+    let write = |theirs: &mut Client, round: u64| {
+        for number in 0..300 {
+            theirs.call(&["SET", &format!("k{number}"), &format!("{round:04}").repeat(2_000)]);
+        }
+        theirs.call(&["SET", "round", &round.to_string()]);
+    };
+    let told = || {
+        let output = migrate(&["status", "--server", &place]);
+        (output.status.success(), both(&output))
+    };
+    let is_told = || matches!(told(), (false, text) if text.contains("No space left on device"));
+
+    // From the beginning.
+    faults.set("write fail ENOSPC");
+    let mut follower = Follower::start_in(&from, &place, &folder, &[], &options.environment);
+    wait_for("it says that there is no room", is_told);
+    assert_eq!(copies(&mut theirs), "0", "no copy is asked for that cannot be kept");
+    faults.clear();
+    wait_until_following(&place, &folder);
+
+    // While the link is there, it waits.
+    faults.set("write fail ENOSPC");
+    write(&mut theirs, 1);
+    wait_for("it says that there is no room", is_told);
+    thread::sleep(Duration::from_secs(3));
+    faults.clear();
+    wait_for("it goes on", || ours.show("GET round") == "\"1\"");
+    wait_until_following(&place, &folder);
+    assert_eq!(copies(&mut theirs), "1", "the link was there all the time");
+
+    // The source has let it go, and what it lacks is gone: a later state of the same history is taken.
+    faults.set("write fail ENOSPC");
+    write(&mut theirs, 2);
+    wait_for("it says that there is no room", is_told);
+    theirs.call(&["CLIENT", "KILL", "TYPE", "replica"]);
+    write(&mut theirs, 3);
+    theirs.call(&["DEL", "a"]);
+    thread::sleep(Duration::from_secs(2));
+    assert!(is_told(), "{:?}", told());
+    assert_eq!(copies(&mut theirs), "1", "no copy is asked for that cannot be kept");
+    faults.clear();
+    wait_for("there is another copy", || ours.show("GET round") == "\"3\"");
+    wait_until_following(&place, &folder);
+    assert_eq!((copies(&mut theirs), ours.show("EXISTS a")), ("2".to_owned(), "(integer) 0".to_owned()));
+    write(&mut theirs, 4);
+    wait_for("it goes on", || ours.show("GET round") == "\"4\"");
+    let cut_over = migrate(&["cutover", "--from", &from, "--server", &place]);
+    assert!(cut_over.status.success(), "{}", both(&cut_over));
+    assert!(follower.wait(), "it ends in good order");
+    let verified = migrate(&["verify", "--from", &from, "--server", &place]);
+    assert!(verified.status.success(), "{}", both(&verified));
     server.stop();
 }

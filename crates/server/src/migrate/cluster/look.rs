@@ -34,7 +34,7 @@ impl Follower<'_, '_> {
             return Ok(None);
         };
         if std::mem::take(&mut stream.is_told) {
-            eprintln!("{} is followed again", stream.place);
+            note_line!("{} is followed again", stream.place);
         }
         match beginning {
             Beginning::Continued { id } => {
@@ -43,16 +43,18 @@ impl Follower<'_, '_> {
             }
             Beginning::Copy { id, offset } => {
                 if !place.id.is_empty() {
-                    // Another node took over from what it had. The same one has lost data, or its backlog is too short.
+                    // Another node took over from what it had. The same one has lost data, or its backlog is too short:
+                    // then it is in the same history still.
+                    let is_later = place.id == id && offset >= place.offset;
                     ensure!(
-                        place.node != stream.node || self.may_empty,
+                        place.node != stream.node || self.may_empty || is_later,
                         "{} cannot continue its stream from offset {}: its backlog is gone, or it has lost its data; \
                          --resync copies its slots again",
                         stream.place,
                         place.offset
                     );
                     let own: Vec<u16> = self.slots.of(number).collect();
-                    eprintln!(
+                    note_line!(
                         "{} cannot continue the stream of {} from offset {}: its {} slots are copied again",
                         stream.place,
                         place.place,
@@ -119,14 +121,14 @@ impl Follower<'_, '_> {
         let number = match successor_of {
             Some((_, number)) => {
                 if let Some(stream) = self.streams.get_mut(&number) {
-                    eprintln!("{} has the slots of {} now", claim.place, stream.place);
+                    note_line!("{} has the slots of {} now", claim.place, stream.place);
                     node.clone_into(&mut stream.node);
                     stream.place.clone_from(&claim.place);
                 }
                 number
             }
             None => {
-                eprintln!("{} has slots now, and is followed, too", claim.place);
+                note_line!("{} has slots now, and is followed, too", claim.place);
                 let number = self.places.keys().next_back().map_or(0, |last| last + 1);
                 let place = Place { node: node.to_owned(), place: claim.place.clone(), ..Place::default() };
                 self.places.insert(number, Some(place));
@@ -145,7 +147,7 @@ impl Follower<'_, '_> {
                 || owning.contains_key(&*stream.node)
                 || slots.of(*number).next().is_some();
             if !is_needed {
-                eprintln!("{} has no slots any more, and is not followed any longer", stream.place);
+                note_line!("{} has no slots any more, and is not followed any longer", stream.place);
                 places.insert(*number, None);
             }
             is_needed

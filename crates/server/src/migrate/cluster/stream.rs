@@ -10,8 +10,8 @@ use anyhow::{Result, anyhow};
 
 use super::topology::Topology;
 use crate::migrate::follow::{Step, read_stream};
-use crate::migrate::source::{Address, Beginning, Figures, Line, Link};
-use crate::migrate::spool::{SpoolReader, spool};
+use crate::migrate::source::{Address, Beginning, Figures, Line, Link, VALKEY_VERSION};
+use crate::migrate::spool::{SpoolReader, ensure_room, spool};
 
 /// What the one that follows hears of.
 pub enum Event {
@@ -83,7 +83,10 @@ impl Opening {
     /// Why the link has ended; an error if what came over it cannot be read.
     fn work(&self) -> Result<anyhow::Error> {
         let behind = self.behind.as_ref().map(|(id, offset)| (&**id, *offset));
-        let (mut link, beginning) = match Link::open(&Line::default(), &self.address, behind, None) {
+        if let Err(error) = ensure_room(&self.spool_directory) {
+            return Ok(anyhow!("what the source sends cannot be kept: {error}"));
+        }
+        let (mut link, beginning) = match Link::open(&Line::default(), &self.address, behind, Some(VALKEY_VERSION)) {
             Ok(opened) => opened,
             Err(why) => return Ok(why),
         };
