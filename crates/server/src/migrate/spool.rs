@@ -3,8 +3,8 @@
 //! The source must not be made to keep it: its buffer for a replica is memory, and a replica that does not read is cut
 //! off. The files have no names, so that nothing of them is left whatever ends the process.
 //!
-//! Where there is no room, neither in the bound nor on the disk, the writer waits: the source keeps what comes meanwhile
-//! for as long as it can.
+//! Where there is no room, in the bound or on the disk, the writer waits: the source keeps what comes meanwhile for as
+//! long as it can.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
@@ -69,7 +69,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-/// Makes sure that there is some room: who has none should not ask for a copy.
+/// Makes sure that there is some room: without any, no copy should be asked for.
 ///
 /// # Errors
 /// If there is none.
