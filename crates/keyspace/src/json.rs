@@ -18,6 +18,7 @@ mod tests;
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use stdx::Level;
 use triomphe::Arc;
 
 use crate::record::allocated_bytes;
@@ -248,15 +249,31 @@ impl Json {
     }
 
     /// Takes the value at a place out of what holds it. `None` if nothing is there, or it is the whole document.
-    pub(crate) fn remove_at(&mut self, place: &[Step]) -> Option<Self> {
+    pub(crate) fn remove_at(&mut self, place: &[Step], hole: Hole) -> Option<Self> {
         let (last, above) = place.split_last()?;
         self.change_at(above, |holder| match (holder, last) {
             (Self::Array(array), Step::Index(index)) if *index < array.items.len() => {
                 Arc::make_mut(array).take(*index..*index + 1).pop()
             }
-            (Self::Object(object), Step::Name(name)) => Arc::make_mut(object).remove(name),
+            (Self::Object(object), Step::Name(name)) => Arc::make_mut(object).remove(name, hole),
             _ => None,
         })?
+    }
+}
+
+/// What becomes of the place of a name that is removed from an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hole {
+    /// The names behind it move up: so it was at level 1.
+    Closed,
+    /// The last name takes it, as RedisJSON has it.
+    TakenByLast,
+}
+
+impl Hole {
+    /// At this level.
+    pub(crate) fn at(level: Level) -> Self {
+        if level == Level::FIRST { Self::Closed } else { Self::TakenByLast }
     }
 }
 
@@ -402,17 +419,25 @@ impl Object {
         within(&mut self.entries[index].1, &mut self.inner, change)
     }
 
-    pub(crate) fn remove(&mut self, name: &str) -> Option<Json> {
+    pub(crate) fn remove(&mut self, name: &str, hole: Hole) -> Option<Json> {
         let index = self.find(name)?;
-        let (name, value) = self.entries.remove(index);
+        let (name, value) = match hole {
+            Hole::Closed => self.entries.remove(index),
+            Hole::TakenByLast => self.entries.swap_remove(index),
+        };
         self.inner.subtract(value.weight());
         self.inner.bytes -= text_bytes(&name);
-        let index = index as u32;
+        let (index, last) = (index as u32, self.entries.len() as u32);
         if self.entries.len() <= UNINDEXED_LEN_MAX {
             self.by_name = Vec::new();
         }
         self.by_name.retain(|&place| place != index);
-        self.by_name.iter_mut().filter(|place| **place > index).for_each(|place| *place -= 1);
+        match hole {
+            Hole::Closed => self.by_name.iter_mut().filter(|place| **place > index).for_each(|place| *place -= 1),
+            Hole::TakenByLast => {
+                self.by_name.iter_mut().filter(|place| **place == last).for_each(|place| *place = index)
+            }
+        }
         Some(value)
     }
 }

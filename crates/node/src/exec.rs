@@ -156,11 +156,14 @@ impl Core {
         // What was queued may no longer be possible: then nothing of it is done.
         let queue =
             self.sessions.get(id).and_then(|session| session.multi.as_ref()).map_or(&[][..], |multi| &multi.queue);
-        if self.may_not_write_beside_source(id) {
+        let (is_at_site, is_beside_source) = (self.may_not_write_at_site(id), self.may_not_write_beside_source(id));
+        if is_at_site || is_beside_source {
             let mut spans = Vec::new();
             let is_write = |queued: &Queued| {
                 let (_, args) = Reader::new(&queued.words).words(&mut spans);
-                queued.refusal.is_none() && self.is_write_beside_source(queued.command, args)
+                let is_refused = is_at_site && self.changes_data(queued.command, args)
+                    || is_beside_source && self.is_write_beside_source(queued.command, args);
+                queued.refusal.is_none() && is_refused
             };
             if queue.iter().any(is_write) {
                 return self.abort_exec(id, &Refusal::new(READ_ONLY));

@@ -61,6 +61,7 @@ impl Teller {
             places: if self.is_level(read, is_at_end) { read.to_vec() } else { Vec::new() },
             pending_bytes: bytes,
             pending_steps: steps + self.merger.waiting() as u64,
+            level: None,
         }
     }
 }

@@ -5,10 +5,13 @@
 //! ```
 //!
 //! The far site answers with moments, eight bytes each: what it has kept.
+//!
+//! [`Frame::Hello`] and [`Frame::State`] end with the level of the near site, which versions before did not tell and do
+//! not read. It is told before anything that was done at that level.
 
 use std::io::{self, Read};
 
-use stdx::UnixMillis;
+use stdx::{Level, UnixMillis};
 
 use crate::merge::Batch;
 
@@ -34,6 +37,8 @@ pub struct State {
     pub pending_bytes: u64,
     /// See above.
     pub pending_steps: u64,
+    /// Nothing that has been sent, or comes before the next state, is of a higher level. None if it is not told.
+    pub level: Option<Level>,
 }
 
 /// One frame.
@@ -43,6 +48,8 @@ pub enum Frame {
     Hello {
         /// Its identity.
         cluster: u128,
+        /// As in a [`State`].
+        level: Option<Level>,
     },
     /// A copy of so many bytes follows, of what groups held behind these places.
     Copy {
@@ -87,8 +94,9 @@ impl Frame {
         let start = out.len();
         out.extend_from_slice(&[0; 5]);
         let kind = match self {
-            Self::Hello { cluster } => {
+            Self::Hello { cluster, level } => {
                 out.extend_from_slice(&cluster.to_le_bytes());
+                out.extend(level.map(|level| level.0));
                 1
             }
             Self::Copy { places, moment, bytes } => {
@@ -109,12 +117,13 @@ impl Frame {
                 out.extend_from_slice(&batch.bytes);
                 4
             }
-            Self::State(State { now, moment, places, pending_bytes, pending_steps }) => {
+            Self::State(State { now, moment, places, pending_bytes, pending_steps, level }) => {
                 put_places(out, places);
                 out.extend_from_slice(&now.0.to_le_bytes());
                 out.extend_from_slice(&moment.0.to_le_bytes());
                 out.extend_from_slice(&pending_bytes.to_le_bytes());
                 out.extend_from_slice(&pending_steps.to_le_bytes());
+                out.extend(level.map(|level| level.0));
                 5
             }
             Self::Refused { needs_copy, why } => {
@@ -159,7 +168,7 @@ impl Frame {
     fn decode(kind: u8, body: Vec<u8>) -> Option<Self> {
         let mut rest = &body[..];
         Some(match kind {
-            1 => Self::Hello { cluster: u128::from_le_bytes(take(&mut rest)?) },
+            1 => Self::Hello { cluster: u128::from_le_bytes(take(&mut rest)?), level: level(rest) },
             2 => Self::Copy {
                 places: places(&mut rest)?,
                 moment: UnixMillis(i64::from_le_bytes(take(&mut rest)?)),
@@ -179,6 +188,7 @@ impl Frame {
                 moment: UnixMillis(i64::from_le_bytes(take(&mut rest)?)),
                 pending_bytes: u64::from_le_bytes(take(&mut rest)?),
                 pending_steps: u64::from_le_bytes(take(&mut rest)?),
+                level: level(rest),
             }),
             6 => Self::Refused {
                 needs_copy: take::<1>(&mut rest)? != [0],
@@ -213,6 +223,11 @@ fn places(rest: &mut &[u8]) -> Option<Vec<u64>> {
     (0..count).map(|_| take(rest).map(u64::from_le_bytes)).collect()
 }
 
+/// What may stand at the end.
+fn level(rest: &[u8]) -> Option<Level> {
+    rest.first().map(|level| Level(*level))
+}
+
 fn take<const COUNT: usize>(rest: &mut &[u8]) -> Option<[u8; COUNT]> {
     let (taken, left) = rest.split_first_chunk()?;
     *rest = left;
@@ -230,12 +245,14 @@ mod tests {
         let batch =
             Batch { moment: UnixMillis(-4), places: vec![1, 2], requests: 3, transactions: 2, bytes: b"x".to_vec() };
         let frames = [
-            Frame::Hello { cluster: 77 },
+            Frame::Hello { cluster: 77, level: Some(Level(2)) },
+            Frame::Hello { cluster: 77, level: None },
             Frame::Copy { places: vec![9], moment: UnixMillis(5), bytes: 6 },
             Frame::CopyFrom { id: 3 << 100, offset: 2, places: vec![9], moment: UnixMillis(5), bytes: 6 },
             Frame::Piece(b"abc".to_vec()),
             Frame::Batch(batch),
             Frame::State(State { now: UnixMillis(8), places: vec![4], pending_bytes: 9, ..State::default() }),
+            Frame::State(State { level: Some(Level(3)), ..State::default() }),
             Frame::Refused { needs_copy: true, why: "gone".to_owned() },
         ];
         let mut bytes = Vec::new();

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use keyspace::{DataCommand, Id, Keyspace, Moment, ValueRef};
 use resp::{Args, Frame, FrameDecoder};
+use stdx::Level;
 
 use crate::recorder::{Reader, Requests};
 
@@ -88,6 +89,9 @@ impl Done<'_> {
     /// The same if its name says how; nothing is appended if not.
     fn put_by_name(&self, command: &DataCommand, out: &mut Requests) -> Option<()> {
         let container = keyspace::find(self.args.at(0)).expect("it has run").name;
+        if self.has_other_meaning(container, command.name) {
+            return None;
+        }
         match container {
             // Redis reckons as we do, and they have been the same words since 5.0 at least.
             "append" | "bitfield" | "decr" | "decrby" | "incr" | "incrby" | "mset" | "setbit" | "setrange" | "del"
@@ -175,6 +179,22 @@ impl Done<'_> {
             _ => return None,
         }
         Some(())
+    }
+
+    /// A second site may be at a higher level, where the same words would do something else: it is told values. One at
+    /// a lower level than this group carries nothing out.
+    fn has_other_meaning(&self, container: &str, name: &str) -> bool {
+        self.reader == Reader::Holdfast
+            && self.keyspace.level() == Level::FIRST
+            && match container {
+                // It ends with the last id below that of a deleted entry, or kept what it counted in the key.
+                "xsetid" | "pfcount" => true,
+                // They may be told to have read more than was ever added.
+                "xgroup" => matches!(name, "create" | "setid"),
+                // The names of an object are in another order then.
+                "json.del" | "json.forget" | "json.merge" => true,
+                _ => false,
+            }
     }
 
     fn since_7(&self) -> bool {
@@ -419,7 +439,12 @@ impl Done<'_> {
 
     /// Tells how far a group has read.
     fn put_place(&self, key: &[u8], group: &[u8], out: &mut Requests) -> Option<()> {
-        let (last, read) = self.stream(key)?.place_of_group(group)?;
+        let stream = self.stream(key)?;
+        let (last, read) = stream.place_of_group(group)?;
+        // Only at level 1 a group can have read more than was ever added, and no other can be told so.
+        if self.reader == Reader::Holdfast && read.is_some_and(|read| read > stream.added_count()) {
+            return None;
+        }
         let (last, read) = (id_text(last), read.map_or("-1".to_owned(), |read| read.to_string()));
         let words: [&[u8]; 7] = [b"XGROUP", b"SETID", key, group, last.as_bytes(), b"ENTRIESREAD", read.as_bytes()];
         out.push(self.database, &words[..if self.since_7() { 7 } else { 5 }]);

@@ -19,7 +19,7 @@ use node::settings::Settings;
 use resp::{Frame as Reply, FrameDecoder, encode_request};
 use site::wire::WINDOW_LOG;
 use site::{Batch, Frame, Heard, OtherGroups, Position, State};
-use stdx::UnixMillis;
+use stdx::{Level, UnixMillis};
 
 use crate::clock;
 use crate::fault::Fault;
@@ -294,7 +294,10 @@ impl Following {
                     thread::sleep(SITE_RECORD_INTERVAL);
                     continue;
                 }
-                Err(End::Here(why)) => why,
+                Err(End::Here(why)) => {
+                    self.figures.last_cut.clone_from(&why);
+                    why
+                }
                 Err(End::Origin(_)) => unreachable!("an attempt goes on with it"),
                 Err(End::Cut(why)) => {
                     self.figures.cut_count += 1;
@@ -349,9 +352,13 @@ impl Following {
                 return Err(End::StandBy);
             }
         } else {
+            // What can be refused now is refused before any client notices.
             own.must_be_empty()?;
         }
-        own.close_for_writes()?;
+        let closed = own.close_for_writes()?;
+        if found.is_none() {
+            self.look_behind_closed_doors(&mut own, &closed)?;
+        }
         let begun = found.as_ref().and_then(|record| Some((record.copy.clone()?, &record.address)));
         let is_soon = self.copied.is_some_and(|since| since.elapsed() < SITE_COPY_PATIENCE);
         // Another node has no such copy.
@@ -391,6 +398,7 @@ impl Following {
             sweep,
             goes_on: !needs_copy,
             origin: None,
+            level: None,
         };
         match link.run(number) {
             Err(End::Origin(origin)) => {
@@ -402,6 +410,29 @@ impl Following {
             }
             outcome => outcome,
         }
+    }
+}
+
+impl Following {
+    /// Clients may not write any more: from now on what is here stays as it is. If one has written in between, this
+    /// cluster is opened again.
+    fn look_behind_closed_doors(&self, own: &mut Own, closed: &[&'static str]) -> Result<(), End> {
+        // Other nodes hear of it by the log.
+        thread::sleep(SITE_PAUSE_MIN);
+        // A change of everything, which changes nothing: what was let in before is done when it is.
+        own.ask(&["SWAPDB", "0", "0"])?;
+        let looked = own.must_be_empty();
+        if looked.is_err() {
+            if own.record()?.is_some() {
+                // Another node has begun to follow, and these are the keys that it copies.
+                return Err(End::StandBy);
+            }
+            own.ask(&["CONFIG", "SET", "site-read-only", "no"])?;
+            for name in closed {
+                own.configure(name, "no")?;
+            }
+        }
+        looked
     }
 }
 
@@ -465,24 +496,37 @@ impl Own {
         Ok(())
     }
 
-    /// From now on clients only read, and nothing expires by our clock.
-    fn close_for_writes(&mut self) -> Result<(), End> {
-        self.configure("import-mode", "yes")?;
-        self.configure("site-read-only", "yes")
+    /// From now on clients only read, and nothing expires by our clock. Answers what had to be changed for that.
+    fn close_for_writes(&mut self) -> Result<Vec<&'static str>, End> {
+        let closed = if self.configure("import-mode", "yes")? { vec!["import-mode"] } else { Vec::new() };
+        // That this node was started so says nothing of the others.
+        self.ask(&["CONFIG", "SET", "site-read-only", "yes"])?;
+        Ok(closed)
     }
 
     fn open_for_writes(&mut self) -> Result<(), End> {
         self.configure("site-read-only", "no")?;
-        self.configure("import-mode", "no")
+        self.configure("import-mode", "no")?;
+        Ok(())
     }
 
-    fn configure(&mut self, name: &str, value: &str) -> Result<(), End> {
+    /// The level of this cluster, once all groups of this node are at it.
+    fn level(&mut self) -> Result<Option<Level>, End> {
+        let reply = self.ask(&["INFO", "cluster"])?;
+        let text = String::from_utf8_lossy(reply.as_bytes().unwrap_or_default()).into_owned();
+        let number = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u8>().ok());
+        let is_everywhere = number("cluster_groups_below_level:").unwrap_or(0) == 0;
+        Ok(number("cluster_level:").filter(|_| is_everywhere).map(Level))
+    }
+
+    /// True if it was not so.
+    fn configure(&mut self, name: &str, value: &str) -> Result<bool, End> {
         let is = self.ask(&["CONFIG", "GET", name])?;
         let is_so = is.elements().and_then(|words| words.get(1)).and_then(Reply::as_bytes) == Some(value.as_bytes());
         if !is_so {
             self.ask(&["CONFIG", "SET", name, value])?;
         }
-        Ok(())
+        Ok(!is_so)
     }
 
     /// Becomes the one who writes, unless somebody else has become so.
@@ -633,6 +677,8 @@ struct Link<'a> {
     goes_on: bool,
     /// Where this cluster is in what the one at the other end has done, if it goes on from there for the first time.
     origin: Option<Record>,
+    /// What comes is of this level at most, as far as it is told.
+    level: Option<Level>,
 }
 
 /// Looks for expired keys, again and again. A near node tells what it sweeps away; but what it had swept away before it
@@ -661,8 +707,9 @@ impl Link<'_> {
                 return Err(End::Over);
             }
             match self.line.read()? {
-                Frame::Hello { cluster: whose } => {
+                Frame::Hello { cluster: whose, level } => {
                     cluster = whose;
+                    self.reach_level(level)?;
                     self.meet(whose)?;
                 }
                 Frame::Copy { places, moment, bytes } => {
@@ -679,6 +726,7 @@ impl Link<'_> {
                     self.take(&batch)?;
                 }
                 Frame::State(state) => {
+                    self.reach_level(state.level)?;
                     self.settle_at_origin()?;
                     self.hear_state(&state)?;
                 }
@@ -692,6 +740,31 @@ impl Link<'_> {
             (figures.raw_bytes, figures.carried_bytes) = self.line.counts();
             self.following.publish();
         }
+    }
+
+    /// What comes from now on may be of this level. A cluster below it cannot carry that out: it waits until it is
+    /// raised. One above it can: the near side sends values where the same words would do something else.
+    fn reach_level(&mut self, level: Option<Level>) -> Result<(), End> {
+        let Some(level) = level.filter(|level| self.level.is_none_or(|known| known < *level)) else { return Ok(()) };
+        let known = self.following.host.floor.voice().levels;
+        if level > known.highest {
+            return Err(End::Here(format!(
+                "the followed site is at level {level}, and this version of Holdfast knows {known}: nothing of that level \
+                 has been taken; start a version that knows it on all nodes, and raise the level of this site"
+            )));
+        }
+        match self.own.level()? {
+            Some(own) if own >= level => {}
+            own => {
+                let own = own.map_or_else(|| "on its way there".to_owned(), |own| format!("at level {own}"));
+                return Err(End::Here(format!(
+                    "the followed site is at level {level}, and this one {own}: nothing of that level has been taken; raise \
+                     the level of this site (holdfast cluster upgrade)"
+                )));
+            }
+        }
+        self.level = Some(level);
+        Ok(())
     }
 
     /// The near side has said who it is. If it is the cluster that the near one has followed, this one can go on there

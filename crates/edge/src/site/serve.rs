@@ -9,7 +9,7 @@ use mio::{Events, Poll, Token};
 use node::event::{Follower, SiteFollower, Wish};
 use site::wire::WINDOW_LOG;
 use site::{Frame, State, Teller};
-use stdx::UnixMillis;
+use stdx::{Level, UnixMillis};
 
 use super::copies::SiteCopy;
 use super::lock;
@@ -104,7 +104,7 @@ impl Link<'_> {
         copy: Option<(u128, u64)>,
     ) -> Result<std::convert::Infallible, End> {
         let cluster = self.host.site.cluster;
-        self.line.send(&Frame::Hello { cluster })?;
+        self.line.send(&Frame::Hello { cluster, level: Some(self.level()) })?;
         let (places, moment, is_copy) = match place {
             Some((wanted, _)) if wanted != cluster => {
                 return Err(End::Gone("it has followed another cluster".to_owned()));
@@ -129,8 +129,14 @@ impl Link<'_> {
         self.host.log.notice(&format!("the second site of link {} is told what changes", self.number));
         let mut teller = Teller::new(places, moment, reading.reader.beginning(), SITE_STEPS_AHEAD);
         let (mut sent, mut told) = (Instant::now(), None::<Instant>);
+        let mut level = self.level();
         loop {
             let is_at_end = self.read(&mut reading, &mut teller)?;
+            // What was read may be of a level that has risen meanwhile: that is told first.
+            if self.level() > level {
+                level = self.level();
+                self.say_alive()?;
+            }
             let is_due = !is_at_end || sent.elapsed() >= SITE_BATCH_INTERVAL;
             let mut has_sent = false;
             let next = |teller: &mut Teller| {
@@ -165,9 +171,14 @@ impl Link<'_> {
         if is_level {
             self.moment = self.moment.max(state.moment);
         }
-        self.line.send(&Frame::State(state))?;
+        self.line.send(&Frame::State(State { level: Some(self.level()), ..state }))?;
         self.tell(pending_bytes, is_level);
         Ok(())
+    }
+
+    /// Nothing in the logs here is of a higher level.
+    fn level(&self) -> Level {
+        self.host.floor.voice().floor
     }
 
     /// Lets the other side know that this one is here.

@@ -5,6 +5,7 @@ use stdx::{Prng, UnixMillis};
 
 use super::*;
 use crate::context::Edit;
+use crate::json::Hole;
 use crate::json::parse::parse;
 use crate::sketch::Sketch;
 use crate::sketch::cuckoo::Cuckoo;
@@ -140,7 +141,11 @@ fn change_collection(edit: &mut Edit<'_>, key: &[u8], prng: &mut Prng) {
                 Ok(true) => edit.change_json(key, |document, removed| {
                     let object = document.object_mut().expect("documents here are objects");
                     for (name, value) in patch.as_object().expect("it is one, too").iter() {
-                        removed.extend(if adds { object.set(name, value.clone()) } else { object.remove(name) });
+                        removed.extend(if adds {
+                            object.set(name, value.clone())
+                        } else {
+                            object.remove(name, Hole::TakenByLast)
+                        });
                     }
                 }),
                 _ => edit.set_json(key, patch),

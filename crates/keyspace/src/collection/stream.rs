@@ -209,6 +209,11 @@ impl Stream {
         self.group(name).map(|group| (group.last, group.read))
     }
 
+    /// How many entries were ever added.
+    pub fn added_count(&self) -> u64 {
+        self.added
+    }
+
     /// Makes a group, unless there is one of this name. True if it did.
     pub(crate) fn add_group(&mut self, group: Group) -> bool {
         match rank_of(&self.groups, &group.name) {

@@ -186,6 +186,25 @@ fn outermost(mut places: Vec<Place>) -> Vec<Place> {
     kept
 }
 
+/// The same, in the order in which RedisJSON removes them: of the names of an object those that are no numbers come
+/// first, in their order, and then numbers from the highest on. That decides which name takes which place.
+fn in_order_of_removal(mut places: Vec<Place>) -> Vec<Place> {
+    let compare = |left: &Step, right: &Step| match (left, right) {
+        (Step::Name(left), Step::Name(right)) => match (left.parse::<usize>(), right.parse::<usize>()) {
+            (Ok(left), Ok(right)) => right.cmp(&left),
+            (Ok(_), Err(_)) => Ordering::Greater,
+            (Err(_), Ok(_)) => Ordering::Less,
+            (Err(_), Err(_)) => left[..].cmp(&right[..]),
+        },
+        _ => right.cmp(left),
+    };
+    places.sort_by(|left, right| {
+        let differ = left.iter().zip(right).map(|(left, right)| compare(left, right)).find(|order| order.is_ne());
+        differ.unwrap_or(Ordering::Equal)
+    });
+    places
+}
+
 fn write_integers(writer: &mut Writer, numbers: &[Option<usize>]) {
     writer.array(numbers.len());
     for number in numbers {

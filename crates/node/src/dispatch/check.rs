@@ -33,8 +33,7 @@ impl Core {
         if !known.accepts(args.len()) {
             return Err(Refusal::wrong_arity(&full_name(known, container_of(known, args))));
         }
-        let is_read_only = self.context.settings.is_site_read_only && !session.options.writes_for_site;
-        if is_read_only && self.changes_data(known, args) {
+        if self.may_not_write_at_site(id) && self.changes_data(known, args) {
             return Err(Refusal::new(READ_ONLY));
         }
         if self.may_not_write_beside_source(id) && self.is_write_beside_source(known, args) {
@@ -169,6 +168,13 @@ impl Core {
         }
     }
 
+    /// True if this cluster follows another one, and the session is not one that writes what comes from there.
+    #[inline]
+    pub(crate) fn may_not_write_at_site(&self, id: SessionId) -> bool {
+        self.context.settings.is_site_read_only
+            && !self.sessions.get(id).is_some_and(|session| session.options.writes_for_site)
+    }
+
     /// True if this node follows a Redis, and the session is not the one that writes what comes from there.
     #[inline]
     pub(crate) fn may_not_write_beside_source(&self, id: SessionId) -> bool {
@@ -186,7 +192,7 @@ impl Core {
     }
 
     /// True if a request may change data.
-    pub(super) fn changes_data(&self, known: Known, args: Args<'_>) -> bool {
+    pub(crate) fn changes_data(&self, known: Known, args: Args<'_>) -> bool {
         match (known, known.script_naming()) {
             (_, Some((naming, is_read_only))) => !is_read_only && self.script_may_write(naming, args),
             (Known::Data(command), None) => matches!(command.body, Body::Mutate(_)),

@@ -708,3 +708,141 @@ fn a_site_that_holds_functions_alone_does_not_begin_to_follow() {
     far.stop();
     near.stop();
 }
+
+/// A cluster that closes itself for clients looks whether it is empty behind closed doors: what was answered before is
+/// not lost, and what was queued before is not done afterwards. Not all of its nodes know that it is about to follow.
+#[test]
+fn what_a_client_writes_while_a_site_closes_itself_is_not_lost() {
+    let sites = Sites::new(0, &[]);
+    let near = Server::start(&sites.near);
+    near.client().call(&["SET", "mark", "1"]);
+    let mut cluster = Cluster::start_with_groups(2, 2);
+    let (mut client, mut queued) = (cluster.client(0), cluster.client(0));
+    assert_eq!(cluster.ask(&mut client, "SET own 1"), "OK");
+    assert_eq!((queued.show("MULTI"), queued.show("SET late 1")), ("OK".to_owned(), "QUEUED".to_owned()));
+    cluster.kill(1);
+    let follows = cluster.options[1].clone().extra(&["--follow", &sites.line.address()]);
+    let follower = Server::start(&follows);
+    let (mut is_there, mut writes) = (true, 0);
+    let begun = Instant::now();
+    while client.show("GET mark") != "\"1\"" {
+        assert!(begun.elapsed() < Duration::from_secs(100), "it does not follow: {is_there}");
+        for _ in 0..20 {
+            match client.show(if is_there { "DEL own" } else { "SET own 1" }).as_str() {
+                "(integer) 1" | "OK" => (is_there, writes) = (!is_there, writes + 1),
+                refused if refused.contains("READONLY") => {}
+                // Nobody leads for a moment.
+                _ => is_there = cluster.ask(&mut client, "EXISTS own") == "(integer) 1",
+            }
+        }
+    }
+    assert!(!is_there, "a client was told that its key is there, and then this cluster was emptied");
+    let answer = queued.show("EXEC");
+    assert!(answer.contains("READONLY"), "{answer}");
+    assert_eq!(client.show("EXISTS late"), "(integer) 0");
+    say(&format!("{writes} writes were answered"));
+    follower.stop();
+    near.stop();
+}
+
+/// What the two levels do with the same words must be the same at both sites.
+fn change_by_level(client: &mut Client, round: &str) {
+    let stream = format!("stream:{round}");
+    for number in 1..=5 {
+        client.call(&["XADD", &stream, &format!("{number}-0"), "f", "v"]);
+    }
+    client.call(&["XDEL", &stream, "4-0", "5-0"]);
+    client.call(&["XSETID", &stream, "3-0"]);
+    client.call(&["XGROUP", "CREATE", &stream, "g", "0", "ENTRIESREAD", "1000"]);
+    client.call(&["XGROUP", "CREATE", &stream, "h", "0"]);
+    client.call(&["XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", &stream, ">"]);
+    client.call(&["XREADGROUP", "GROUP", "h", "c", "COUNT", "2", "STREAMS", &stream, ">"]);
+    client.call(&["PFADD", &format!("sketch:{round}"), "a", "b"]);
+    client.call(&["PFCOUNT", &format!("sketch:{round}")]);
+    let document = format!("document:{round}");
+    client.call(&["JSON.SET", &document, "$", r#"{"a":1,"b":2,"c":3,"d":{"x":1,"y":2,"z":3},"10":1,"9":1}"#]);
+    client.call(&["JSON.DEL", &document, "$.a"]);
+    client.call(&["JSON.DEL", &document, "$.d['x','y']"]);
+    client.call(&["JSON.MERGE", &document, "$", r#"{"b":null,"e":5}"#]);
+}
+
+fn show_by_level(port: u16, round: &str) -> Vec<String> {
+    let mut client = Client::try_connect(port).expect("it serves");
+    // What else a group tells depends on the level at which it is asked.
+    let stream = client.show(&format!("XINFO STREAM stream:{round} FULL"));
+    let field = |name: &str| {
+        let at = stream.find(&format!("\"{name}\"")).unwrap_or_else(|| panic!("{name}: {stream}"));
+        stream[at..].chars().take(60).collect::<String>()
+    };
+    vec![
+        field("last-generated-id"),
+        field("max-deleted-entry-id"),
+        field("entries-added"),
+        client.show(&format!("GET sketch:{round}")),
+        client.show(&format!("JSON.GET document:{round}")),
+    ]
+}
+
+fn level_of(port: u16) -> String {
+    let info = Client::try_connect(port).expect("it serves").show("INFO cluster");
+    let at = info.find("cluster_level:").expect("a level") + "cluster_level:".len();
+    info[at..].chars().take_while(char::is_ascii_digit).collect()
+}
+
+fn raise(port: u16) {
+    let mut client = Client::try_connect(port).expect("it serves");
+    client.show("HOLDFAST UPGRADE");
+    wait_until("the level is raised", || level_of(port) == "2");
+}
+
+#[test]
+fn sites_of_different_levels_do_the_same() {
+    let sites = Sites::new(0, &[]);
+    let older = sites.near.clone().extra(&["--level-max", "1"]);
+    let near = Server::start(&older);
+    assert_eq!(level_of(near.port()), "1");
+    let far = Server::start(&sites.far);
+    wait_until("the level of a new cluster", || level_of(far.port()) == "2");
+    wait_until_level(near.port(), far.port(), "begin");
+    change_by_level(&mut near.client(), "1");
+    wait_until_level(near.port(), far.port(), "first");
+    assert_eq!(show_by_level(near.port(), "1"), show_by_level(far.port(), "1"));
+    assert!(show_by_level(near.port(), "1")[4].contains(r#"\"c\":3,\"d\":{\"z\":3},\"10\":1,\"9\":1,\"e\":5"#));
+
+    // It rises, and what comes then is done as the higher level has it.
+    near.stop();
+    let near = Server::start(&sites.near);
+    raise(near.port());
+    change_by_level(&mut near.client(), "2");
+    wait_until_level(near.port(), far.port(), "second");
+    assert_eq!(show_by_level(near.port(), "2"), show_by_level(far.port(), "2"));
+    // `9` has come into the place of `a`, and then `10` into that of `b`.
+    let document = &show_by_level(near.port(), "2")[4];
+    assert!(document.contains(r#"{\"9\":1,\"10\":1,\"c\":3,\"d\":{\"z\":3},\"e\":5}"#), "{document}");
+    assert_eq!(told(&mut far.client(), "site_copies_taken").as_deref(), Some("1"));
+    far.stop();
+    near.stop();
+}
+
+#[test]
+fn a_site_below_the_level_of_the_followed_one_waits_and_says_so() {
+    let sites = Sites::new(0, &[]);
+    let near = Server::start(&sites.near);
+    near.client().call(&["SET", "mark", "1"]);
+    let older = sites.far.clone().extra(&["--level-max", "1"]);
+    let far = Server::start(&older);
+    let last = |far: &Server, what: &str| {
+        told(&mut far.client(), "site_last_cut").is_some_and(|why| why.contains(what) && why.contains("at level 2"))
+    };
+    wait_until("it says what it does not know", || last(&far, "knows level 1"));
+    assert_eq!(far.client().show("EXISTS mark"), "(integer) 0");
+    far.stop();
+
+    let far = Server::start(&sites.far);
+    wait_until("it says that its level must be raised", || last(&far, "holdfast cluster upgrade"));
+    assert_eq!(far.client().show("EXISTS mark"), "(integer) 0");
+    raise(far.port());
+    wait_until("it follows", || far.client().show("GET mark") == "\"1\"");
+    far.stop();
+    near.stop();
+}

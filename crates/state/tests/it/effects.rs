@@ -697,3 +697,50 @@ fn a_field_that_is_incremented_keeps_its_deadline_at_one_who_knows_deadlines() {
     assert_eq!(told(Reader::Redis74), expected);
     assert_eq!(told(Reader::Redis7), ["HSET h f 1.5", "HSET h f 2.5"]);
 }
+
+/// A second site at level 2 that follows a group at level 1 would do something else with the same words.
+#[test]
+fn words_that_mean_something_else_at_another_level_are_told_as_values() {
+    let told = |level: Level| {
+        let mut near = state();
+        near.record(Some(Reader::Holdfast));
+        let moment = Moment { unix: UnixMillis(4_000_000_000_000), seed: 0 };
+        let mut index = 0;
+        let mut apply = |near: &mut State, builder: Builder| {
+            index += 1;
+            let data = builder.finish(moment);
+            near.apply(&Entry { term: 1, index, kind: EntryKind::Normal, data }, &mut Ignored);
+        };
+        if level > Level::FIRST {
+            let mut builder = Builder::default();
+            builder.rise(level);
+            apply(&mut near, builder);
+        }
+        let requests = [
+            "XADD x 1-0 f v",
+            "XADD x 2-0 f v",
+            "XDEL x 2-0",
+            "XSETID x 1-0",
+            "XGROUP CREATE x g 0 ENTRIESREAD 9",
+            "PFADD p a",
+            r#"JSON.SET d $ {"a":1,"b":2,"c":3}"#,
+            "JSON.DEL d $.a",
+            r#"JSON.MERGE d $ {"b":null}"#,
+        ];
+        let mut names = Vec::new();
+        for line in requests {
+            let words: Vec<&str> = line.split(' ').collect();
+            let mut builder = Builder::default();
+            builder.set_level(level);
+            with_args(&words, |args| builder.command(Protocol::Resp2, 0, args));
+            apply(&mut near, builder);
+            let steps = near.take_tape().expect("there is an entry more").steps;
+            names
+                .extend(requests_of(steps).into_iter().map(|words| String::from_utf8(words[0].clone()).expect("text")));
+        }
+        names.join(" ")
+    };
+    assert_eq!(told(Level(1)), "XADD XADD XDEL RESTORE RESTORE PFADD JSON.SET RESTORE RESTORE");
+    // XSETID is refused.
+    assert_eq!(told(Level(2)), "XADD XADD XDEL XGROUP PFADD JSON.SET JSON.DEL JSON.MERGE");
+}

@@ -5,12 +5,12 @@ use std::cell::Cell;
 use command::{Access, Begin, Find, KeySpec, Refusal};
 use resp::{Args, Writer};
 
-use super::{CHANGING, GROWING, check_room, no_document, outermost, path_in};
+use super::{CHANGING, GROWING, check_room, in_order_of_removal, no_document, outermost, path_in};
 use crate::commands::arguments::is;
 use crate::commands::{Body, DataCommand};
 use crate::json::parse::parse;
 use crate::json::path::{Addition, Path};
-use crate::json::{Json, Place, Text};
+use crate::json::{Hole, Json, Place, Text};
 use crate::{Class, Edit};
 
 pub(super) const SET: DataCommand = DataCommand {
@@ -267,6 +267,7 @@ fn merge(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
     check_targets(&document, &targets.list, &value)?;
     drop(document);
     let any = Cell::new(false);
+    let hole = Hole::at(edit.view().level());
     if !targets.list.is_empty() {
         edit.change_json(key, |document, removed| {
             for target in &targets.list {
@@ -274,7 +275,7 @@ fn merge(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
                     // One that lay in a value which is gone by now is left out.
                     Target::Replace(place) => {
                         document.change_at(place, |old| {
-                            merge_into(old, &value, removed);
+                            merge_into(old, &value, removed, hole);
                             any.set(true);
                         });
                     }
@@ -297,7 +298,7 @@ fn merge(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<(),
 }
 
 /// Merges a value into another, as RFC 7396 has it.
-fn merge_into(old: &mut Json, patch: &Json, removed: &mut Vec<Json>) {
+fn merge_into(old: &mut Json, patch: &Json, removed: &mut Vec<Json>, hole: Hole) {
     let Some(names) = patch.as_object() else {
         removed.push(std::mem::replace(old, patch.clone()));
         return;
@@ -308,9 +309,9 @@ fn merge_into(old: &mut Json, patch: &Json, removed: &mut Vec<Json>) {
     let object = old.object_mut().expect("it is one now");
     for (name, value) in names.iter() {
         if let Json::Null = value {
-            removed.extend(object.remove(name));
+            removed.extend(object.remove(name, hole));
         } else {
-            object.change(name, |old| merge_into(old, value, removed));
+            object.change(name, |old| merge_into(old, value, removed, hole));
         }
     }
 }
@@ -329,11 +330,15 @@ fn delete(edit: &mut Edit<'_>, args: Args<'_>, writer: &mut Writer) -> Result<()
         edit.remove(key);
         1
     } else {
-        let places = outermost(path.find(&document)?.into_iter().map(|found| found.place).collect());
+        let mut places = outermost(path.find(&document)?.into_iter().map(|found| found.place).collect());
         drop(document);
+        let hole = Hole::at(edit.view().level());
+        if hole == Hole::TakenByLast {
+            places = in_order_of_removal(places);
+        }
         if !places.is_empty() {
             let is_empty = edit.change_json(key, |document, removed| {
-                removed.extend(places.iter().filter_map(|place| document.remove_at(place)));
+                removed.extend(places.iter().filter_map(|place| document.remove_at(place, hole)));
                 match document {
                     Json::Array(array) => array.len() == 0,
                     Json::Object(object) => object.len() == 0,
