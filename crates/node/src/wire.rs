@@ -796,14 +796,7 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
             let group = take_group(&mut rest)?;
             Some(Wire::Where { group, cover: u64::from_le_bytes(rest.try_into().ok()?) })
         }
-        HELD => {
-            let group = take_group(&mut rest)?;
-            let count = leb128::take(&mut rest)?;
-            // A group speaks for itself.
-            let slot = |rest: &mut &[u8]| read_moved(rest).filter(|moved| moved.group == group);
-            let slots = (0..count).map(|_| slot(&mut rest)).collect::<Option<_>>()?;
-            rest.is_empty().then_some(Wire::Held { group, slots })
-        }
+        HELD => take_held(rest),
         VITALS => {
             let vitals = Vitals::take(&mut rest)?;
             rest.is_empty().then_some(Wire::Vitals(vitals))
@@ -817,6 +810,15 @@ pub fn decode(bytes: &[u8]) -> Option<Wire<'_>> {
         }
         _ => None,
     }
+}
+
+fn take_held(mut bytes: &[u8]) -> Option<Wire<'_>> {
+    let rest = &mut bytes;
+    let (group, count) = (take_group(rest)?, leb128::take(rest)?);
+    // A group speaks for itself.
+    let slot = |rest: &mut &[u8]| read_moved(rest).filter(|moved| moved.group == group);
+    let slots = (0..count).map(|_| slot(rest)).collect::<Option<_>>()?;
+    rest.is_empty().then_some(Wire::Held { group, slots })
 }
 
 fn take_wait_queue_note(mut bytes: &[u8]) -> Option<WaitQueueNote> {
