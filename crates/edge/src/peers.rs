@@ -30,7 +30,7 @@ mod wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -87,6 +87,8 @@ pub struct PeerQueue {
     waiting: Mutex<Waiting>,
     waker: Waker,
     reports: Mutex<Vec<LinkReport>>,
+    /// Bytes that links have sent which are gone, as their nodes were removed.
+    gone_bytes: AtomicU64,
 }
 
 /// Which node a link leads to, on which lane, and on the log's lane to which core's groups.
@@ -198,6 +200,11 @@ impl PeerQueue {
         lock(&self.reports).clone()
     }
 
+    /// Bytes that links to nodes have sent which have been removed since.
+    pub fn gone_bytes(&self) -> u64 {
+        self.gone_bytes.load(Ordering::Relaxed)
+    }
+
     fn put(&self, put: impl FnOnce(&mut Waiting)) {
         let mut waiting = lock(&self.waiting);
         put(&mut waiting);
@@ -251,8 +258,14 @@ pub struct PeerPoll(Poll);
 pub fn prepare(core_count: u32) -> io::Result<(PeerQueue, PeerPoll)> {
     let poll = Poll::new()?;
     let waker = Waker::new(poll.registry(), WAKE)?;
-    let queue =
-        PeerQueue { links: RwLock::default(), core_count, waiting: Mutex::default(), waker, reports: Mutex::default() };
+    let queue = PeerQueue {
+        links: RwLock::default(),
+        core_count,
+        waiting: Mutex::default(),
+        waker,
+        reports: Mutex::default(),
+        gone_bytes: AtomicU64::new(0),
+    };
     Ok((queue, PeerPoll(poll)))
 }
 

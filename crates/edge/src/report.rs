@@ -46,6 +46,7 @@ pub fn measure(host: &Host, allocated: Allocated, journal: JournalFigures) -> Ho
         core_help_count: host.desks.iter().map(|desk| desk.helped_count.load(Ordering::Relaxed)).sum(),
         core_thread_count: host.thread_count() as u64,
         links: host.peers.reports(),
+        gone_link_bytes: host.peers.gone_bytes(),
         migrate_line_count: host.carrier.line_count(),
         following: host.lead.report(),
         archive: None,

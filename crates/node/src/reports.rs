@@ -43,6 +43,8 @@ pub struct HostReport {
     pub core_thread_count: u64,
     /// The links to other nodes.
     pub links: Vec<LinkReport>,
+    /// Bytes that were sent to nodes which have been removed since.
+    pub gone_link_bytes: u64,
     /// Connections to other servers that MIGRATE keeps for a while.
     pub migrate_line_count: usize,
     /// Replicas of other kinds.
@@ -55,6 +57,13 @@ pub struct HostReport {
     pub backups: Option<BackupFigures>,
     /// The latest times in which a core did not turn.
     pub stalls: Arc<Stalls>,
+}
+
+impl HostReport {
+    /// Bytes sent to other nodes since the start of the process: it never falls, also if a node is removed.
+    pub fn sent_to_nodes(&self) -> u64 {
+        self.links.iter().map(|link| link.sent_bytes).sum::<u64>() + self.gone_link_bytes
+    }
 }
 
 /// The stream for replicas of other kinds, and its followers.

@@ -43,7 +43,10 @@ impl Peers {
         let gone: Vec<_> = self.tokens.keys().filter(|(node, ..)| !known.contains_key(node)).copied().collect();
         for key in gone {
             let token = self.tokens.remove(&key).expect("just seen");
-            self.links.remove(&token);
+            if let Some(shared) = self.links.remove(&token) {
+                let sent = lock(&shared.link).report().sent_bytes;
+                self.host.peers.gone_bytes.fetch_add(sent, Ordering::Relaxed);
+            }
         }
         for (node, address) in known {
             let log = (0..self.core_count()).map(|core| (node, Lane::Log, core));

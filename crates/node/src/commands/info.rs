@@ -360,7 +360,7 @@ fn write_stats(core: &Context, figures: &[Figures], line: &mut Line<'_>) {
     line("instantaneous_ops_per_sec", &rate(0));
     line("total_net_input_bytes", &sum.input_bytes);
     line("total_net_output_bytes", &sum.output_bytes);
-    line("total_net_repl_output_bytes", &report.links.iter().map(|link| link.sent_bytes).sum::<u64>());
+    line("total_net_repl_output_bytes", &report.sent_to_nodes());
     line("instantaneous_input_kbps", &kilobytes(rate(1)));
     line("instantaneous_output_kbps", &kilobytes(rate(2)));
     line("rejected_connections", &report.rejected_count);

@@ -532,7 +532,12 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut Line
             );
         }
     }
-    for link in core.host.report.links.iter().filter(|link| link.lane == Lane::Log) {
+    let links = &core.host.report.links;
+    for link in links.iter().filter(|link| link.lane == Lane::Log) {
+        // Checkpoints and heartbeats go by other connections: they are bytes between the two nodes all the same.
+        let of_all_lanes = |figure: fn(&LinkReport) -> u64| {
+            links.iter().filter(|other| other.node == link.node).map(figure).sum::<u64>()
+        };
         line(
             &format!("cluster_link_node{}", link.node.0),
             &format!(
@@ -541,10 +546,10 @@ pub(super) fn write_cluster(core: &Context, figures: &[Figures], line: &mut Line
                 u8::from(link.is_encrypted),
                 u8::from(link.is_compressed),
                 link.count,
-                link.sent_bytes,
-                link.carried_bytes,
-                link.waiting_bytes,
-                link.dropped_count,
+                of_all_lanes(|link| link.sent_bytes),
+                of_all_lanes(|link| link.carried_bytes),
+                of_all_lanes(|link| link.waiting_bytes),
+                of_all_lanes(|link| link.dropped_count),
                 link.last_cause.replace(',', ";"),
             ),
         );

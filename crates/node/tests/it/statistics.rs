@@ -1,6 +1,7 @@
 //! Stories of what a node counts and measures of commands.
 
-use node::event::HostReport;
+use group::ids::{Lane, NodeId};
+use node::event::{HostReport, LinkReport};
 use stdx::Duration;
 
 use crate::host::Host;
@@ -269,6 +270,19 @@ fn clients_of_all_cores_count_together_and_one_large_request_is_nobodys_fault() 
     host.report(&HostReport { client_bytes: 3_500_000, ..HostReport::default() });
     host.pass(Duration::from_millis(200));
     assert!(host.is_closed(large) && !host.is_closed(admin));
+}
+
+#[test]
+fn bytes_sent_to_other_nodes_count_on_all_lanes_and_after_a_node_is_removed() {
+    let mut host = Host::new(1, settings("no"));
+    let client = host.connect(0);
+    let link = |lane: Lane, sent_bytes: u64| LinkReport { node: NodeId(7), lane, sent_bytes, ..LinkReport::default() };
+    let links = vec![link(Lane::Vital, 1), link(Lane::Log, 20), link(Lane::Bulk, 300)];
+    host.report(&HostReport { links, ..HostReport::default() });
+    let told = host.run(client, "INFO stats");
+    assert!(told.contains("total_net_repl_output_bytes:321"), "{told}");
+    host.report(&HostReport { gone_link_bytes: 321, ..HostReport::default() });
+    assert!(host.run(client, "INFO stats").contains("total_net_repl_output_bytes:321"), "it never falls");
 }
 
 #[test]

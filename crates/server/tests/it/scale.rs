@@ -130,6 +130,14 @@ fn five_nodes_hold_three_fifths_each_and_three_hold_all_again() {
         cluster.wait_for_answer(count - 1);
     }
     load.end();
+    // What checkpoints have carried is told as well: this node has given some to the newcomers.
+    let told = client.show("INFO ALL");
+    let figure = |part: &str, name: &str| -> u64 {
+        let (_, rest) = part.split_once(name).expect("a figure");
+        rest.split(|of: char| !of.is_ascii_digit()).next().expect("it ends").parse().expect("a number")
+    };
+    let by_links: u64 = told.split("cluster_link_node").skip(1).map(|link| figure(link, "sent_bytes=")).sum();
+    assert_eq!(by_links, figure(&told, "total_net_repl_output_bytes:"));
     // Each holds the first group, and its share of the others.
     let shares = shares(&status(&cluster, 0), 5).expect("they are even");
     assert!(shares.values().all(|share| (4..=5).contains(share)), "{shares:?}");

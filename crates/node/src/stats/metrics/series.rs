@@ -199,7 +199,7 @@ impl Totals {
             log_bytes: journal.written_bytes,
             log_syncs: journal.sync_count,
             checkpoint_bytes: journal.checkpoint_bytes,
-            link_bytes: report.links.iter().map(|link| link.sent_bytes).sum(),
+            link_bytes: report.sent_to_nodes(),
             stalls: report.stalls.count,
             stalled_us: report.stalls.total_us,
             families,
