@@ -18,7 +18,7 @@
 //!
 //! There are to be so many groups that every core of a node has a replica to look after, and the slots are divided
 //! among them: what is missing is founded at once, and each gets its share when it has voters enough. More can be asked
-//! for.
+//! for. The first group lives on every node, so where there are more nodes than replicas it is left fewer slots.
 //!
 //! Moves come one at a time, and only to nodes that are heard. Every step of the last kinds makes zones hold copies
 //! more evenly, or leaves that as it is and makes the shares more even than they were, so that none is taken back. A
@@ -118,9 +118,9 @@ pub struct Filling {
     pub group: GroupId,
     /// Which slots: first, last.
     pub slots: Vec<(u16, u16)>,
-    /// Who gives them.
-    pub givers: BTreeSet<u32>,
-    /// About so many bytes travel.
+    /// Who gives them, and about how many bytes.
+    pub givers: BTreeMap<u32, u64>,
+    /// About so many bytes of keys.
     pub bytes: u64,
 }
 
@@ -132,7 +132,7 @@ impl Filling {
 
     /// What is going to happen, in one line.
     pub fn text(&self) -> String {
-        let givers: Vec<_> = self.givers.iter().map(u32::to_string).collect();
+        let givers: Vec<_> = self.givers.keys().map(u32::to_string).collect();
         format!("is to hold {} slots, which come from groups {}", self.slot_count(), givers.join(", "))
     }
 }
@@ -316,9 +316,18 @@ impl View<'_> {
         })
     }
 
-    /// True if something may be moved for the sake of evenness: one move at a time, and none on hearsay.
+    /// True if something may be moved for the sake of evenness: one move at a time, none on hearsay, and none of a
+    /// group that is about to give slots to one that is new.
     fn is_at_rest(&self) -> bool {
-        self.roster.is_balancing() && self.others().all(|group| self.is_settled(group))
+        self.roster.is_balancing() && self.others().all(|group| self.is_settled(group)) && !self.grows()
+    }
+
+    /// True if groups can be founded or filled now.
+    fn grows(&self) -> bool {
+        match wanted_count(self) {
+            wanted if wanted > self.group_count => !foundings(self, wanted).is_empty(),
+            _ => next_filling(self).is_some(),
+        }
     }
 
     /// The nodes that are heard and could hold the group beside these, the emptiest first.
@@ -646,20 +655,32 @@ pub fn next_filling(view: &View<'_>) -> Option<Filling> {
         voters >= view.replicas.min(staying.len()).max(1)
     };
     let group = empty.find(is_ready)?;
-    let share = SLOT_COUNT / wanted_count(view).saturating_sub(view.gone_count()).max(1) as usize;
-    let (mut taken, mut givers, mut bytes) = (BTreeSet::new(), BTreeSet::new(), 0);
+    let count = wanted_count(view).saturating_sub(view.gone_count()).max(1) as usize;
+    let replicas = view.replicas.min(staying.len()).max(1);
+    // Of the first group there are as many copies as nodes: it is to hold so much less than another one that all its
+    // copies together are as large as those of another one.
+    let copies = |group: u32| if group == 0 { staying.len().max(1) } else { replicas };
+    let share = SLOT_COUNT * copies(0) / ((count - 1) * copies(0) + replicas);
+    let (mut taken, mut givers): (BTreeSet<u16>, BTreeMap<u32, u64>) = (BTreeSet::new(), BTreeMap::new());
     while taken.len() < share {
-        let (giver, slots) = held.iter_mut().max_by_key(|(giver, slots)| (slots.len(), std::cmp::Reverse(**giver)))?;
-        if slots.len() <= share {
+        let weight = |giver: u32, slots: &Vec<u16>| slots.len() * copies(giver);
+        let fullest = |(giver, slots): &(&u32, &mut Vec<u16>)| (weight(**giver, slots), std::cmp::Reverse(**giver));
+        let (giver, slots) = held.iter_mut().max_by_key(fullest)?;
+        if weight(*giver, slots) <= share * replicas {
             break;
         }
-        bytes += view.bytes_of(GroupId(*giver)) / slots.len() as u64;
         taken.insert(slots.pop()?);
-        givers.insert(*giver);
+        *givers.entry(*giver).or_default() += 1;
     }
     let runs = runs_of(taken.into_iter().map(Slot));
     let slots: Vec<(u16, u16)> = runs.into_iter().map(|(first, last)| (first.0, last.0)).collect();
     let group = GroupId(group);
+    let bytes_of = |(giver, count): (u32, u64)| {
+        let left = held.get(&giver).map_or(0, |slots| slots.len() as u64);
+        (giver, view.bytes_of(GroupId(giver)) * count / (left + count).max(1))
+    };
+    let givers: BTreeMap<u32, u64> = givers.into_iter().map(bytes_of).collect();
+    let bytes = givers.values().sum();
     (!slots.is_empty()).then_some(Filling { group, slots, givers, bytes })
 }
 
@@ -750,8 +771,18 @@ fn wished(roster: &Roster, first_count: u32) -> Vec<u32> {
     wished
 }
 
-/// What would come into being, and what would be filled, before anything moves between nodes.
-pub fn growth(view: &View<'_>) -> Vec<Step> {
+/// All that would come, in its order: groups that are founded, filled and split, and then moves between nodes.
+pub fn preview(view: &View<'_>, by: &Splitting<'_>) -> Vec<Step> {
+    let (mut steps, roster, groups) = growth(view);
+    steps.append(&mut splits(view, by));
+    let group_count = roster.group_count(view.group_count);
+    steps.append(&mut plan(&View { roster: &roster, groups, group_count, ..view.clone() }));
+    steps.truncate(PLAN_STEPS_MAX);
+    steps
+}
+
+/// What would come into being, and what would be filled, before anything moves between nodes; and what there is then.
+fn growth(view: &View<'_>) -> (Vec<Step>, Roster, BTreeMap<u32, Held>) {
     let cores: u32 = view.cores.values().map(|cores| u32::from(*cores)).sum();
     let mut steps = Vec::new();
     let mut roster = view.roster.clone();
@@ -759,7 +790,8 @@ pub fn growth(view: &View<'_>) -> Vec<Step> {
     for Founding { group, voters } in foundings(view, wanted_count(view)) {
         let reason = format!("is founded, as the nodes have {cores} cores");
         roster.found(group, voters.clone());
-        groups.insert(group.0, Held { voters: voters.clone(), ..Held::default() });
+        let leader = voters.first().copied().unwrap_or(0);
+        groups.insert(group.0, Held { leader, voters: voters.clone(), ..Held::default() });
         steps.push(Step { group, nodes: voters, bytes: 0, reason });
     }
     let group_count = roster.group_count(view.group_count);
@@ -767,10 +799,17 @@ pub fn growth(view: &View<'_>) -> Vec<Step> {
         next_filling(&View { roster: &roster, groups: groups.clone(), group_count, ..view.clone() })
     {
         filling.slots.iter().for_each(|(first, last)| _ = roster.want((Slot(*first), Slot(*last)), filling.group));
-        let nodes = groups[&filling.group.0].voters.clone();
-        steps.push(Step { group: filling.group, nodes, bytes: filling.bytes, reason: filling.text() });
+        for (giver, bytes) in &filling.givers {
+            let Some(held) = groups.get_mut(giver) else { continue };
+            held.bytes = held.bytes.saturating_sub(*bytes);
+        }
+        let Some(held) = groups.get_mut(&filling.group.0) else { break };
+        held.bytes += filling.bytes;
+        // Each of its replicas is given all of it.
+        let bytes = filling.bytes * held.voters.len() as u64;
+        steps.push(Step { group: filling.group, nodes: held.voters.clone(), bytes, reason: filling.text() });
     }
-    steps
+    (steps, roster, groups)
 }
 
 /// All steps that would come, each taken to be done before the next, if nothing else changes meanwhile.

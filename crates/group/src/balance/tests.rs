@@ -456,7 +456,7 @@ fn whatever_happens_every_group_keeps_its_nodes_and_all_comes_to_rest() {
 
 /// Founds what is to be founded, and fills it.
 fn grow(world: &mut World) -> Vec<Step> {
-    let planned = growth(&world.view());
+    let planned = growth(&world.view()).0;
     let (view, count) = (world.view(), wanted_count(&world.view()));
     let founded = foundings(&view, count);
     for Founding { group, voters } in founded {
@@ -488,13 +488,70 @@ fn every_core_gets_a_group_and_every_group_its_share_of_slots() {
         let planned = grow(&mut world);
         let counts = slot_counts(&world);
         assert_eq!(counts.len(), wanted, "{nodes} nodes of {cores} cores");
-        assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= wanted, "{counts:?}");
+        // All copies of the first group, which lives on all nodes, are as large as those of another one.
+        let copies = |group: usize| if group == 0 { nodes as usize } else { replicas.min(nodes as usize) };
+        let weights = counts.iter().enumerate().map(|(group, count)| count * copies(group));
+        let (least, most) = (weights.clone().min().unwrap(), weights.max().unwrap());
+        assert!(planned.is_empty() || most - least <= wanted * copies(0), "{counts:?}");
         assert_eq!(counts.iter().sum::<usize>(), SLOT_COUNT);
         assert_eq!(planned.len(), 2 * (wanted - groups as usize), "{planned:?}");
-        assert_eq!(growth(&world.view()), [], "and comes to rest");
+        assert_eq!(growth(&world.view()).0, [], "and comes to rest");
         world.rest();
         assert!(world.roster.placements().all(|(_, nodes)| nodes.len() == replicas.min(world.heard.len())));
     }
+}
+
+/// The bytes of each node, of 3/n of the whole.
+fn parts_of_share(world: &World) -> Vec<f64> {
+    let whole: u64 = world.groups.values().map(|held| held.bytes).sum();
+    let nodes = world.staying();
+    let share = whole as f64 * world.replicas.min(nodes.len()) as f64 / nodes.len() as f64;
+    let first = world.groups[&0].bytes;
+    world.view().shares().values().map(|(_, bytes)| (bytes + first) as f64 / share).collect()
+}
+
+#[test]
+fn a_cluster_that_grows_gives_every_node_its_share_of_the_bytes() {
+    // Nodes of eight cores, from three on: every slot holds as much as any other.
+    let slot_bytes = 2_000_000_000 / SLOT_COUNT as u64;
+    let mut world = World::new(3, 8, 3, |_| slot_bytes * 2_048);
+    world.cores = 8;
+    for newcomers in [vec![4], vec![5, 6], vec![7, 8]] {
+        newcomers.iter().for_each(|node| world.join(*node));
+        while let Some(step) = place_only(&world) {
+            world.roster.place(step.group, step.nodes);
+        }
+        grow(&mut world);
+        let counts = slot_counts(&world);
+        world.groups.iter_mut().for_each(|(group, held)| held.bytes = counts[*group as usize] as u64 * slot_bytes);
+        world.rest();
+        let parts = parts_of_share(&world);
+        assert!(parts.iter().all(|part| (0.9..=1.1).contains(part)), "{} nodes: {parts:.3?}", parts.len());
+    }
+}
+
+/// The next group that gets a placement, if one has none.
+fn place_only(world: &World) -> Option<Step> {
+    let view = world.view();
+    let step = next_step(&view)?;
+    view.roster.placement(step.group).is_none().then_some(step)
+}
+
+#[test]
+fn nothing_moves_for_evenness_before_new_groups_have_their_slots() {
+    let mut world = World::new(3, 8, 3, |_| 250 * MIB);
+    world.cores = 8;
+    world.join(4);
+    while let Some(step) = place_only(&world) {
+        world.roster.place(step.group, step.nodes);
+        world.settle();
+    }
+    assert_eq!(next_step(&world.view()), None, "groups are to be founded first");
+    let planned = preview(&world.view(), &by(&SlotMap::even(8)));
+    let moves = planned.iter().filter(|step| step.reason.starts_with("from node")).count();
+    assert_eq!((moves, planned.len()), (4, 10), "and the plan says so: {planned:?}");
+    grow(&mut world);
+    assert!(next_step(&world.view()).is_some());
 }
 
 #[test]
@@ -502,17 +559,17 @@ fn nothing_is_founded_while_anybody_is_away_or_the_balancer_is_off() {
     let mut world = World::new(3, 2, 3, |_| MIB);
     world.cores = 8;
     world.heard.remove(&2);
-    assert_eq!(growth(&world.view()), [], "nobody knows what cores node 2 has");
+    assert_eq!(growth(&world.view()).0, [], "nobody knows what cores node 2 has");
     world.heard.insert(2);
     world.groups.remove(&1);
-    assert_eq!(growth(&world.view()), [], "a group has no leader");
+    assert_eq!(growth(&world.view()).0, [], "a group has no leader");
     world.groups.insert(1, Held { leader: 1, voters: (1..=3).collect(), ..Held::default() });
     world.roster.balance(false);
-    assert_eq!(growth(&world.view()), []);
+    assert_eq!(growth(&world.view()).0, []);
     // An operator may ask for groups all the same; they get slots when the balancer may move them.
     assert_eq!(foundings(&world.view(), 4).len(), 2);
     world.roster.balance(true);
-    assert_eq!(growth(&world.view()).len(), 12);
+    assert_eq!(growth(&world.view()).0.len(), 12);
 }
 
 #[test]
@@ -523,7 +580,7 @@ fn a_group_without_voters_enough_gets_no_slots() {
     assert_eq!(next_filling(&world.view()), None);
     world.groups.insert(2, Held { leader: 1, voters: (1..=3).collect(), ..Held::default() });
     let filling = next_filling(&world.view()).unwrap();
-    assert_eq!((filling.slot_count(), filling.givers), (SLOT_COUNT / 3, [0, 1].into()));
+    assert_eq!((filling.slot_count(), filling.givers.into_keys().collect()), (SLOT_COUNT / 3, BTreeSet::from([0, 1])));
 }
 
 #[test]

@@ -714,9 +714,7 @@ fn plan(local: &mut Local<'_>, _: Args<'_>, answers: Vec<Answer>, writer: &mut W
     let is_fresh = |age_ms: u64| age_ms < group::limits::BULLETIN_STALE.as_millis() as u64;
     let told = overview.told.values().filter(|(_, age_ms)| is_fresh(*age_ms));
     view.groups = told.map(|(told, _)| (told.group.0, balance::Held::from(*told))).collect();
-    let mut steps = balance::growth(&view);
-    steps.append(&mut balance::splits(&view, &balance::splitting_of(core)));
-    steps.append(&mut balance::plan(&view));
+    let steps = balance::preview(&view, &balance::splitting_of(core));
     writer.array(steps.len());
     for step in steps {
         let mut fields = Fields::new(writer, 5);

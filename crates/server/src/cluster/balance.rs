@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::door::{Door, ask, ask_status, list, number, text, value_of};
 use super::remove::{Watch, insist};
-use super::status::name;
+use super::status::{name, under_way};
+use super::timeline::named;
 
 /// Show which groups move between nodes or split next, why, and how many bytes are copied.
 #[derive(Debug, Args)]
@@ -70,8 +71,13 @@ fn page(status: &Value, steps: &Value) -> String {
     if number(status, "balancing") == 0 {
         page.push_str("balancing is off: groups move only away from nodes that leave\n");
     }
+    let under_way = under_way(status);
+    if !under_way.is_empty() {
+        page.push_str("under way\n");
+        under_way.lines().for_each(|line| page.push_str(&format!("  {line}\n")));
+    }
     if steps.is_empty() {
-        page.push_str("no group has to move\n");
+        page.push_str(if under_way.is_empty() { "no group has to move\n" } else { "nothing else is planned so far\n" });
         return page;
     }
     for step in steps {
@@ -82,7 +88,7 @@ fn page(status: &Value, steps: &Value) -> String {
             number(step, "group"),
             nodes.join(" "),
             travels(number(step, "bytes"), number(step, "seconds")),
-            text(step, "reason")
+            named(text(step, "reason"), Some(status))
         ));
     }
     let sum = |name: &str| steps.iter().map(|step| number(step, name)).sum();
@@ -156,16 +162,47 @@ mod tests {
         json!({"balancing": 1, "nodes": [node(1), node(2), node(3)], "groups": [group]})
     }
 
+    /// The same when the group has come.
+    fn at_rest() -> Value {
+        let mut status = status();
+        status["groups"][0] = json!({"group": 2, "voters": ["1", "3"], "placed": ["1", "3"], "learners": []});
+        status
+    }
+
     #[test]
     fn a_plan_names_nodes_reasons_and_bytes() {
         let steps = json!([{"group": 2, "nodes": ["1", "3"], "bytes": 2_500_000, "reason": "node 3 is empty"}]);
         let expected = "\
-group 2 to 10.0.0.1:6379 10.0.0.3:6379, 3 MB: node 3 is empty
+group 2 to 10.0.0.1:6379 10.0.0.3:6379, 3 MB: 10.0.0.3:6379 is empty
 1 steps, 3 MB in all
 ";
-        assert_eq!(page(&status(), &steps), expected);
-        assert_eq!(page(&status(), &json!([])), "no group has to move\n");
+        assert_eq!(page(&at_rest(), &steps), expected);
+        assert_eq!(page(&at_rest(), &json!([])), "no group has to move\n");
         assert!(page(&json!({"balancing": 0}), &json!([])).starts_with("balancing is off"));
+    }
+
+    #[test]
+    fn a_plan_without_steps_is_not_at_rest_while_something_is_under_way() {
+        let expected = "\
+under way
+  group 2 moves to 10.0.0.1:6379 10.0.0.3:6379
+nothing else is planned so far
+";
+        assert_eq!(page(&status(), &json!([])), expected);
+        let mut giving = at_rest();
+        giving["groups"][0]["to_give"] = json!(7);
+        assert!(page(&giving, &json!([])).contains("  group 2 has 7 slots to give to others\nnothing else"));
+        // A node that has just joined is given the metadata first: what comes after that nobody knows yet.
+        let mut joins = at_rest();
+        let follower = json!({"node": "3", "feed": "checkpoint", "behind_bytes": 1_000_000});
+        joins["groups"][0] = json!({"group": 0, "bytes": 3_000_000, "placed": [], "followers": [follower]});
+        let expected = "\
+under way
+  group 0 is copied
+    10.0.0.3:6379 has been given 2 of about 3 MB
+nothing else is planned so far
+";
+        assert_eq!(page(&joins, &json!([])), expected);
     }
 
     #[test]
@@ -173,18 +210,18 @@ group 2 to 10.0.0.1:6379 10.0.0.3:6379, 3 MB: node 3 is empty
         let reason = "will split off from group 2, with 40 slots and 5000 MiB of keys";
         let steps = json!([{"group": 3, "nodes": ["1", "2"], "bytes": 0, "seconds": 0, "reason": reason}]);
         let expected = format!("group 3 to 10.0.0.1:6379 10.0.0.2:6379, 0 MB: {reason}\n1 steps, 0 MB in all\n");
-        assert_eq!(page(&status(), &steps), expected);
+        assert_eq!(page(&at_rest(), &steps), expected);
     }
 
     #[test]
     fn a_plan_says_how_long_it_takes_at_the_pace_that_is_set() {
         let step = |bytes: u64, seconds: u64| json!({"group": 2, "nodes": ["3"], "bytes": bytes, "seconds": seconds, "reason": "node 3 is empty"});
         let expected = "\
-group 2 to 10.0.0.3:6379, 200 MB in about 3 s: node 3 is empty
-group 2 to 10.0.0.3:6379, 20000 MB in about 5 min: node 3 is empty
+group 2 to 10.0.0.3:6379, 200 MB in about 3 s: 10.0.0.3:6379 is empty
+group 2 to 10.0.0.3:6379, 20000 MB in about 5 min: 10.0.0.3:6379 is empty
 2 steps, 20200 MB in about 6 min in all
 ";
-        assert_eq!(page(&status(), &json!([step(200_000_000, 3), step(20_000_000_000, 299)])), expected);
+        assert_eq!(page(&at_rest(), &json!([step(200_000_000, 3), step(20_000_000_000, 299)])), expected);
     }
 
     #[test]

@@ -83,7 +83,8 @@ pub fn rebalance(door: &Door, by_bytes: bool) -> Result<()> {
     let groups: Vec<&Value> = list(&status, "groups").iter().filter(|of| text(of, "merges_into").is_empty()).collect();
     let held: Vec<Vec<u16>> = groups.iter().map(|of| slots_of(text(of, "slots"))).collect();
     let weights = if by_bytes { weigh(door, &mut connection, &status)? } else { vec![1; SLOT_COUNT] };
-    let mut moves = plan(&held, &weights, by_bytes);
+    let ids: Vec<u64> = groups.iter().map(|of| number(of, "group")).collect();
+    let mut moves = plan(&held, &weights, &portions(&status, &ids), by_bytes);
     moves.iter_mut().for_each(|of| of.to = number(groups[of.to], "group") as usize);
     for Move { slots: (first, last), to } in &moves {
         let [first, last, to] = [u64::from(*first), u64::from(*last), *to as u64].map(|number| number.to_string());
@@ -191,19 +192,33 @@ fn slot_bytes(connection: &mut Connection) -> Result<Vec<u64>> {
     Ok(bytes)
 }
 
-/// What has to move so that all groups hold alike: the group that has most gives from its end to the one that has
-/// least, as long as neither crosses its share.
-fn plan(held: &[Vec<u16>], weights: &[u64], by_bytes: bool) -> Vec<Move> {
+/// How much each of these groups is to hold, in proportion to the others: alike, as long as every node holds every
+/// group. Where there are more nodes, the first group still lives on all of them: its copies together are to be as
+/// large as those of another group.
+fn portions(status: &Value, groups: &[u64]) -> Vec<u64> {
+    let staying = list(status, "nodes").iter().filter(|node| !["leaving", "removed"].contains(&text(node, "state")));
+    let nodes = (staying.count() as u64).max(1);
+    let replicas = number(status, "replicas").clamp(1, nodes);
+    groups.iter().map(|group| if *group == 0 { replicas } else { nodes }).collect()
+}
+
+/// What has to move so that each group holds its portion: the group that has most beyond it gives from its end to the
+/// one that lacks most, as long as neither crosses its share.
+fn plan(held: &[Vec<u16>], weights: &[u64], portions: &[u64], by_bytes: bool) -> Vec<Move> {
     let weight = |slot: u16| weights[usize::from(slot)];
     let mut held: Vec<Vec<u16>> = held.to_vec();
     let mut sums: Vec<u64> = held.iter().map(|slots| slots.iter().map(|slot| weight(*slot)).sum()).collect();
-    let share = sums.iter().sum::<u64>() / sums.len().max(1) as u64;
-    let even_enough = if by_bytes { share / EVEN_PART } else { 0 };
+    let all = sums.iter().sum::<u64>();
+    let even_enough = if by_bytes { all / sums.len().max(1) as u64 / EVEN_PART } else { 0 };
+    let parts = u128::from(portions.iter().sum::<u64>().max(1));
+    let shares: Vec<u64> =
+        portions.iter().map(|portion| (u128::from(all) * u128::from(*portion) / parts) as u64).collect();
+    let beyond = |of: &(usize, u64)| i128::from(of.1) - i128::from(shares[of.0]);
     let mut moved: Vec<(u16, usize)> = Vec::new();
-    while let Some((giver, most)) = sums.iter().copied().enumerate().max_by_key(|(_, sum)| *sum)
-        && let Some((taker, least)) = sums.iter().copied().enumerate().min_by_key(|(_, sum)| *sum)
+    while let Some((giver, most)) = sums.iter().copied().enumerate().max_by_key(beyond)
+        && let Some((taker, least)) = sums.iter().copied().enumerate().min_by_key(beyond)
     {
-        let mut room = (most - share).min(share - least);
+        let mut room = most.saturating_sub(shares[giver]).min(shares[taker].saturating_sub(least));
         let count = moved.len();
         if room > even_enough {
             // From its end, so that what stays and what goes are runs.
@@ -250,6 +265,7 @@ pub(super) fn count_of(text: &str, (first, last): (u16, u16)) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn slots_are_counted_in_the_runs_that_a_status_tells() {
@@ -265,17 +281,30 @@ mod tests {
     fn slots_are_divided_evenly_with_as_few_moves_as_that_takes() {
         let all: Vec<u16> = (0..SLOT_COUNT as u16).collect();
         let even = vec![1; SLOT_COUNT];
-        assert_eq!(plan(std::slice::from_ref(&all), &even, false), []);
-        assert_eq!(plan(&[all[..8_192].to_vec(), all[8_192..].to_vec()], &even, false), []);
-        assert_eq!(
-            plan(&[all[..5_461].to_vec(), all[5_461..10_923].to_vec(), all[10_923..].to_vec()], &even, false),
-            []
-        );
-        let one = plan(&[all.clone(), Vec::new()], &even, false);
+        assert_eq!(plan(std::slice::from_ref(&all), &even, &[1], false), []);
+        assert_eq!(plan(&[all[..8_192].to_vec(), all[8_192..].to_vec()], &even, &[1, 1], false), []);
+        let thirds = [all[..5_461].to_vec(), all[5_461..10_923].to_vec(), all[10_923..].to_vec()];
+        assert_eq!(plan(&thirds, &even, &[1, 1, 1], false), []);
+        let one = plan(&[all.clone(), Vec::new()], &even, &[1, 1], false);
         assert_eq!(one, [Move { slots: (8_192, 16_383), to: 1 }]);
-        let three = plan(&[all, Vec::new(), Vec::new()], &even, false);
+        let three = plan(&[all, Vec::new(), Vec::new()], &even, &[1, 1, 1], false);
         let count_to = |to| three.iter().filter(|of| of.to == to).map(Move::count).sum::<u64>();
         assert_eq!((count_to(0), count_to(1), count_to(2)), (0, 5_461, 5_461));
+    }
+
+    #[test]
+    fn the_group_that_lives_everywhere_is_left_less() {
+        let node = |id: u32, state: &str| json!({"id": id.to_string(), "state": state});
+        let mut nodes = vec![node(1, "here"), node(2, "up"), node(3, "up")];
+        assert_eq!(portions(&json!({"replicas": 3, "nodes": nodes}), &[0, 1, 2]), [3, 3, 3], "all live everywhere");
+        nodes.extend([node(4, "up"), node(5, "down"), node(6, "up"), node(7, "leaving")]);
+        let portions = portions(&json!({"replicas": 3, "nodes": nodes}), &[0, 1, 4]);
+        assert_eq!(portions, [3, 6, 6]);
+        let all: Vec<u16> = (0..SLOT_COUNT as u16).collect();
+        let thirds = [all[..5_461].to_vec(), all[5_461..10_923].to_vec(), all[10_923..].to_vec()];
+        let moves = plan(&thirds, &vec![1; SLOT_COUNT], &portions, false);
+        let count_to = |to| moves.iter().filter(|of| of.to == to).map(Move::count).sum::<u64>();
+        assert_eq!((count_to(0), count_to(1), count_to(2)), (0, 1_091, 1_092), "a fifth of all stays in it");
     }
 
     #[test]
@@ -283,11 +312,11 @@ mod tests {
         let mut weights = vec![0; SLOT_COUNT];
         weights[..6].copy_from_slice(&[10, 30, 0, 20, 40, 100]);
         let first: Vec<u16> = (0..5).collect();
-        let moves = plan(&[first.clone(), Vec::new()], &weights, true);
+        let moves = plan(&[first.clone(), Vec::new()], &weights, &[1, 1], true);
         let moved: u64 =
             moves.iter().flat_map(|of| of.slots.0..=of.slots.1).map(|slot| weights[usize::from(slot)]).sum();
         assert_eq!(moved, 50, "{moves:?}");
         // One slot that holds nearly everything stays where it is.
-        assert_eq!(plan(&[vec![5], vec![0]], &weights, true), []);
+        assert_eq!(plan(&[vec![5], vec![0]], &weights, &[1, 1], true), []);
     }
 }

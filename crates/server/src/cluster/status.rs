@@ -123,36 +123,51 @@ pub fn page(status: &Value) -> String {
             }
         };
     }
+    page.push_str(&under_way(status));
+    page
+}
+
+/// What goes on: groups that move, merge or split, and slots that are on their way to other groups.
+pub fn under_way(status: &Value) -> String {
+    let groups = list(status, "groups");
+    let mut lines = String::new();
     let lists = |group: &Value, role: &str| list(group, role).to_vec();
     let moves = |group: &&Value| !list(group, "placed").is_empty() && lists(group, "placed") != lists(group, "voters");
     for group in groups.iter().filter(moves) {
         let nodes = list(group, "placed").iter().filter_map(Value::as_str).map(|node| name(status, node));
         let nodes: Vec<_> = nodes.collect();
-        let _ = writeln!(page, "group {} moves to {}", number(group, "group"), nodes.join(" "));
-        page.push_str(&on_its_way(status, group));
+        let _ = writeln!(lines, "group {} moves to {}", number(group, "group"), nodes.join(" "));
+        lines.push_str(&on_its_way(status, group));
+    }
+    for group in groups.iter().filter(|group| list(group, "placed").is_empty()) {
+        let copies = on_its_way(status, group);
+        if !copies.is_empty() {
+            let _ = writeln!(lines, "group {} is copied", number(group, "group"));
+            lines.push_str(&copies);
+        }
     }
     let goes = |group: &&Value| !text(group, "merges_into").is_empty();
     for group in groups.iter().filter(goes) {
         let (id, into) = (number(group, "group"), text(group, "merges_into"));
         let _ = match number(group, "to_give") {
-            0 => writeln!(page, "group {id} merges into group {into}: all slots have moved, and it is about to end"),
-            count => writeln!(page, "group {id} merges into group {into}: {count} slots are still to move"),
+            0 => writeln!(lines, "group {id} merges into group {into}: all slots have moved, and it is about to end"),
+            count => writeln!(lines, "group {id} merges into group {into}: {count} slots are still to move"),
         };
     }
     for group in groups.iter().filter(|group| number(group, "to_give") > 0 && !goes(group)) {
         let (id, going) = (number(group, "group"), number(group, "to_split"));
         let count = number(group, "to_give").saturating_sub(going);
         let _ = match (going, count) {
-            (0, _) => writeln!(page, "group {id} has {count} slots to give to others"),
-            (_, 0) => writeln!(page, "group {id} is about to split: another group takes {going} of its slots"),
+            (0, _) => writeln!(lines, "group {id} has {count} slots to give to others"),
+            (_, 0) => writeln!(lines, "group {id} is about to split: another group takes {going} of its slots"),
             _ => writeln!(
-                page,
+                lines,
                 "group {id} is about to split: another group takes {going} of its slots. {count} more, which others are to \
                  have, wait for that"
             ),
         };
     }
-    page
+    lines
 }
 
 /// A line for each node. Zones are shown where there are any.
@@ -200,7 +215,7 @@ pub fn causes(status: &Value, happenings: &[Value]) -> String {
             |text: &&str| ["is assigned to nodes ", "is to live on nodes "].iter().any(|it| text.starts_with(it));
         let cause = of_group.filter(tells).find_map(|text| text.split_once(": "));
         if let Some((_, cause)) = cause.filter(|_| !list(group, "placed").is_empty()) {
-            let _ = writeln!(lines, "group {number} moves because {cause}");
+            let _ = writeln!(lines, "group {number} moves because {}", timeline::named(cause, Some(status)));
         }
     }
     lines
@@ -303,6 +318,10 @@ group  slots    leader         term  applied  held by  voters  furthest behind
         let older = "is to live on nodes 1, 2: node 2 comes to it";
         let told = causes(&status, &[happening("is founded"), happening(cause), happening(older)]);
         assert_eq!(told, "group 1 moves because zone b has no copy of group 1, and zone a has 2\n");
+        let told =
+            causes(&status, &[happening("is assigned to nodes 1, 3: node 3 takes the place of node 9, which leaves")]);
+        let expected = "group 1 moves because 10.0.0.3:6379 takes the place of node 9, which leaves\n";
+        assert_eq!(told, expected, "nodes are named by where clients find them");
     }
 
     #[test]

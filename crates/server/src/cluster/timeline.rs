@@ -55,7 +55,7 @@ pub fn lines(happenings: &[Value], status: Option<&Value>) -> String {
 }
 
 /// Puts in addresses where nodes are named by their numbers.
-fn named(told: &str, status: Option<&Value>) -> String {
+pub fn named(told: &str, status: Option<&Value>) -> String {
     let Some(status) = status else { return told.to_owned() };
     let mut out = String::new();
     let mut rest = told;
