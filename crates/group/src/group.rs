@@ -696,7 +696,7 @@ impl Group {
                 self.stand_again();
             }
             if self.is_serving {
-                self.leader.pace.tick(now.instant, &self.replica);
+                self.leader.pace.reach(now.instant, self.replica.last_index());
                 self.watch_troubles(now, output.view().room());
             }
             // What has expired is read by nobody: that may wait until there is room for an entry that says so.

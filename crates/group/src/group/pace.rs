@@ -12,7 +12,7 @@ use crate::limits;
 use crate::output::Output;
 use crate::timeline::Kind;
 
-/// What a leader measures at every tick.
+/// What a leader measures as it proposes, and at every tick.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// When the log reached a place, ascending.
@@ -56,8 +56,9 @@ impl Samples {
 }
 
 impl Pace {
-    pub(super) fn tick(&mut self, now: Instant, replica: &Replica) {
-        let last = replica.last_index();
+    /// Notes that the log has reached a place. How old an entry is decides whether a disk is blocked: with what a tick
+    /// sees alone it would seem up to a tick younger.
+    pub(super) fn reach(&mut self, now: Instant, last: u64) {
         if self.reached.back().is_some_and(|(_, reached)| *reached == last) {
             return;
         }
@@ -80,6 +81,7 @@ impl Pace {
 
     /// A batch has been proposed: sees how long it takes to be everywhere.
     pub(super) fn proposed(&mut self, now: Instant, index: u64) {
+        self.reach(now, index);
         if self.probe.is_none() && now >= self.next_probe {
             self.next_probe = now + limits::PACE_INTERVAL;
             self.probe = Some(Probe { index, sent: now, own: None, others: BTreeMap::new() });

@@ -39,7 +39,8 @@ impl Group {
         self.due.reconcile = Instant::ZERO;
     }
 
-    /// Notes at every tick whether this leader gets anywhere.
+    /// Notes at every tick whether this leader gets anywhere. One that waits for its disk alone looks at once who could
+    /// lead instead.
     pub(super) fn watch_troubles(&mut self, now: Now, room: &Room) {
         let applied = self.applied();
         let relief = &mut self.leader.relief;
@@ -47,6 +48,10 @@ impl Group {
             relief.applied = (applied, now.instant);
         }
         relief.note_room(now.instant, room);
+        if self.lag(self.replica.persisted_index()) >= limits::BLOCKED_DISK {
+            // All clients of the group wait meanwhile, and each write of a transaction may find the disk so.
+            self.due.reconcile = Instant::ZERO;
+        }
     }
 
     /// True if this leader has applied nothing for a while although something is under way: whether that will ever be

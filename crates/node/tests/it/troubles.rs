@@ -131,6 +131,22 @@ fn a_leader_whose_disk_takes_nothing_hands_over_to_one_whose_disk_does() {
     assert!(nodes.leader().is_some_and(|now| now != leader));
 }
 
+/// Whenever its disk stops: all clients of its groups wait for as long as it takes to notice that.
+#[test]
+fn a_leader_looks_at_its_disk_at_every_tick_while_that_takes_nothing() {
+    for phase in 0..6 {
+        let mut nodes = Nodes::new();
+        nodes.pass(Duration::from_secs(1));
+        let leader = nodes.leader().expect("elected");
+        let clients = clients(&mut nodes);
+        nodes.pass(Duration::from_millis(35 * phase));
+        assert_eq!(nodes.run(leader, clients[leader - 1], "SET n 1"), "+OK");
+        nodes.host(leader).holds_disk = true;
+        let (answer, waited_ms) = ask(&mut nodes, leader, clients[leader - 1], "SET n 2");
+        assert!(answer == "+OK" && waited_ms <= 800, "{phase}: {answer}, {waited_ms} ms");
+    }
+}
+
 #[test]
 fn whatever_the_disks_do_everybody_has_an_answer_within_five_seconds() {
     let mut nodes = Nodes::new();
