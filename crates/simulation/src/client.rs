@@ -365,6 +365,11 @@ impl Client {
         !self.expected.is_empty()
     }
 
+    /// How many replies it waits for.
+    pub fn awaited_count(&self) -> usize {
+        self.expected.len()
+    }
+
     /// The connection is gone; what was asked and not answered has an unknown outcome.
     pub fn disconnect(&mut self, history: &mut History) {
         history.unknown_count += self.expected.len() as u64;

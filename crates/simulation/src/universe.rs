@@ -766,11 +766,18 @@ impl Universe {
         self.mix_bytes(&bytes);
         say!(self, "client {client} hears {}", String::from_utf8_lossy(&bytes).escape_debug());
         let (refused, unknown) = (self.history.refused_count, self.history.unknown_count);
-        match self.clients[client].hear(self.now, &bytes, &mut self.history) {
+        let awaited = self.clients[client].awaited_count();
+        let heard = self.clients[client].hear(self.now, &bytes, &mut self.history);
+        if self.clients[client].awaited_count() < awaited {
+            self.note_answered(client);
+            if self.clients[client].is_waiting() {
+                self.note_asked(client);
+            }
+        }
+        match heard {
             Heard::Absurd(reason) => self.fail(Invariant::Honest, format!("client {client}: {reason}")),
             Heard::Fine => {}
             Heard::Idle => {
-                self.note_answered(client);
                 let think = self.clients[client].think_max;
                 let mut when = self.now + self.clients[client].prng().below(think + 1);
                 if self.history.refused_count > refused {

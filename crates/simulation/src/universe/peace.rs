@@ -139,10 +139,7 @@ impl Universe {
                 format!("{} s of peace, and the replicas do not agree: {}", LIVENESS_MAX / SECOND, self.standing());
             return self.fail(Invariant::Converged, reason);
         }
-        // A node asks only a leader of which it knows that it answers, and links of this world tell levels only with
-        // `--levels` or zones. Where members change, some depend on the question (one in 150): they are not judged.
-        if !self.plan.changes
-            && !self.live_until(self.now + SLOTS_KNOWN_MAX, |this| this.lost_in_slots().is_none())
+        if !self.live_until(self.now + SLOTS_KNOWN_MAX, |this| this.lost_in_slots().is_none())
             && self.failure.is_none()
             && !self.may_lack_a_quorum()
         {

@@ -100,7 +100,8 @@ impl Harm {
 pub struct Wait {
     /// What happened.
     pub harm: Harm,
-    /// How long the client waited, in nanoseconds.
+    /// How long the client waited, in nanoseconds. Of requests that are sent together one is carried out behind
+    /// another, and each may meet the same trouble: what counts is how long nothing is heard.
     pub longest_ns: u64,
     /// Of that: a group had no leader on an unhurt node.
     pub unled_ns: u64,
@@ -108,6 +109,8 @@ pub struct Wait {
     pub unserved_ns: u64,
     /// Of the rest: a transaction held a lock for a while.
     pub locked_ns: u64,
+    /// How many votes in a row of one group elected nobody, as two nodes asked for them in the same instant.
+    pub split_count: u64,
     /// Errors that clients of unhurt nodes saw.
     pub error_count: u64,
 }
@@ -123,24 +126,26 @@ struct Tick {
 /// What is known of waits while something happens.
 #[derive(Default)]
 pub(super) struct Watch {
-    /// When each client asked what it waits for.
+    /// When each client asked what it waits for, or heard what it has been told since.
     asked_at: BTreeMap<usize, u64>,
     /// The longest wait: from when until when.
     longest: (u64, u64),
     ticks: Vec<Tick>,
+    /// Terms of groups before something happened, and how many leaders they had had by then.
+    terms: BTreeMap<u32, (u64, u64)>,
     /// Since when locks are held.
     locks: BTreeMap<(u32, TransactionId), u64>,
 }
 
 impl Universe {
-    /// A client asks for something.
+    /// A client asks for something, or waits for the rest of what it has asked for.
     pub(super) fn note_asked(&mut self, client: usize) {
         if self.plan.waits {
             self.watch.asked_at.insert(client, self.now);
         }
     }
 
-    /// A client waits no more.
+    /// A client has been told something, or waits no more.
     pub(super) fn note_answered(&mut self, client: usize) {
         let Some(asked) = self.watch.asked_at.remove(&client) else { return };
         let (from, until) = self.watch.longest;
@@ -161,6 +166,7 @@ impl Universe {
             let lasts = 2 * SECOND + self.some(4 * SECOND);
             self.history.errors.clear();
             (self.watch.longest, self.watch.ticks) = ((self.now, self.now), Vec::new());
+            self.watch.terms = self.terms();
             self.begin_harm(harm, victim, other, lasts);
             self.look_for(lasts);
             say!(self, "cycle {cycle}: all is well again");
@@ -269,6 +275,19 @@ impl Universe {
         }
     }
 
+    /// The terms of groups, and how many leaders each has had.
+    fn terms(&self) -> BTreeMap<u32, (u64, u64)> {
+        let mut terms = BTreeMap::new();
+        let processes = self.machines.iter().filter_map(|machine| machine.process.as_ref());
+        for group in processes.flat_map(|process| &process.cores).flat_map(|host| host.core.groups()) {
+            let id = group.id().0;
+            let leaders = self.leading.changes.get(&id).copied().unwrap_or(0);
+            let (term, _) = terms.entry(id).or_insert((0, leaders));
+            *term = group.term().max(*term);
+        }
+        terms
+    }
+
     /// What the longest wait was made of.
     fn made_of(&mut self, harm: Harm) -> Wait {
         // A client that still waits has waited so long.
@@ -279,12 +298,19 @@ impl Universe {
             }
         }
         let (from, until) = self.watch.longest;
+        // Each leader has a term of its own.
+        let splits = self.terms().into_iter().filter_map(|(group, (term, leaders))| {
+            let (term_before, leaders_before) = self.watch.terms.get(&group)?;
+            Some(term.saturating_sub(*term_before).saturating_sub(leaders - leaders_before))
+        });
+        let split_count = splits.max().unwrap_or(0);
         let mut wait = Wait {
             harm,
             longest_ns: until - from,
             unled_ns: 0,
             unserved_ns: 0,
             locked_ns: 0,
+            split_count,
             error_count: self.history.errors.len() as u64,
         };
         for tick in self.watch.ticks.iter().filter(|tick| from < tick.at && tick.at <= until) {

@@ -306,6 +306,13 @@ fn a_far_site_follows_through_all_faults() {
     });
 }
 
+/// A node that holds nothing of a group learns from its leader where slots are, also where nodes come and go.
+#[test]
+fn a_node_without_a_replica_learns_where_slots_are_while_members_change() {
+    let plan = Plan { changes: true, growth: true, moves: true, ..plan(5_019, 4, Durability::Always) };
+    assert_eq!(run(&plan).failure, None);
+}
+
 #[test]
 fn a_far_site_that_is_told_or_notes_too_early_is_caught() {
     for canary in [Canary::OpenMoment, Canary::AheadPosition] {
@@ -569,7 +576,10 @@ fn clocks_at_double_and_at_half_speed_lose_nothing() {
     assert!(has_run_wild);
 }
 
-/// Whatever happens to one node, clients of the others wait for an election and not much more, in virtual time.
+/// Whatever happens to one node, clients of the others wait for an election and not much more, in virtual time. What
+/// takes longest is a transaction over groups with a leader that has a slow disk: its lock and its end are a write
+/// each. For each the leader waits for 600 ms, looks at its disk once in 70 ms, and hands over within 50. A vote that
+/// elects nobody, as two nodes asked for it in the same instant, is repeated within ten ticks.
 #[test]
 fn clients_of_unhurt_nodes_wait_no_longer_than_an_election_takes() {
     let waits = (0..4).flat_map(|seed| {
@@ -580,7 +590,8 @@ fn clients_of_unhurt_nodes_wait_no_longer_than_an_election_takes() {
     let waits: Vec<Wait> = waits.collect();
     assert_eq!(waits.len() as u64, 4 * HARMS_PER_UNIVERSE);
     for wait in &waits {
-        assert!(wait.longest_ns <= 1_500_000_000 && wait.error_count == 0, "{wait:?}");
+        let most_ns = 1_500_000_000 + wait.split_count * 700_000_000;
+        assert!(wait.longest_ns <= most_ns && wait.error_count == 0, "{wait:?}");
     }
     // Some of it cost groups their leaders.
     assert!(waits.iter().any(|wait| wait.unled_ns > 500_000_000), "no group ever lost its leader");
