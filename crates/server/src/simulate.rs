@@ -51,7 +51,7 @@ pub struct SimulateArguments {
     #[arg(long)]
     liars: bool,
     /// A second site follows over a slow link that is often interrupted (with one node or three, and `always`).
-    #[arg(long, conflicts_with_all = ["changes", "levels", "liars", "calm", "returns", "ailments", "waits"])]
+    #[arg(long, conflicts_with_all = ["changes", "liars", "calm", "returns", "ailments", "waits"])]
     site: bool,
     /// Clocks run at double and at half speed for a while, which leases do not bear: what reads are told meanwhile is
     /// not judged, and all else is.

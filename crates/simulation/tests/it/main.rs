@@ -306,6 +306,13 @@ fn a_far_site_follows_through_all_faults() {
     });
 }
 
+/// The far site is at the highest level all the time, and the near one comes there with one group after the other.
+#[test]
+fn a_far_site_follows_while_the_level_is_raised() {
+    let awaited = ["a far site carried out a batch", "a far site lacked nothing", "the level was raised"];
+    all_seen(0..8, 0, &awaited, |seed| Plan { site: true, levels: true, ..plan(seed, 3, Durability::Always) });
+}
+
 /// A node that holds nothing of a group learns from its leader where slots are, also where nodes come and go.
 #[test]
 fn a_node_without_a_replica_learns_where_slots_are_while_members_change() {
