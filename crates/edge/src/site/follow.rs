@@ -5,10 +5,11 @@
 //! side it says exactly where to go on. It also names the node that writes. Each transaction watches it, so that of
 //! several nodes of this cluster one follows, and another takes over when that one is silent.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
-use std::io::{self, BufRead as _, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
+mod line;
+mod record;
+
+use std::collections::BTreeSet;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
@@ -17,8 +18,7 @@ use std::time::{Duration, Instant};
 use node::event::SiteFollowing;
 use node::settings::Settings;
 use resp::{Frame as Reply, FrameDecoder, encode_request};
-use site::wire::WINDOW_LOG;
-use site::{Batch, Frame, Heard, OtherGroups, Position, State};
+use site::{Batch, Frame, Heard, OtherGroups, State};
 use stdx::{Level, UnixMillis};
 
 use crate::clock;
@@ -26,18 +26,12 @@ use crate::fault::Fault;
 use crate::host::Host;
 use crate::host_session::HostSession;
 use crate::limits::{
-    SITE_CHAIN_PATIENCE, SITE_COPY_PATIENCE, SITE_PAUSE_MAX, SITE_PAUSE_MIN, SITE_RECORD_INTERVAL, SITE_SILENCE_MAX,
-    SITE_WRITER_SILENCE,
+    SITE_CHAIN_PATIENCE, SITE_COPY_PATIENCE, SITE_PAUSE_MAX, SITE_PAUSE_MIN, SITE_RECORD_INTERVAL, SITE_WRITER_SILENCE,
 };
 use crate::run;
-use crate::tls::{ClientOptions, ClientSecurity, SecureStream};
-
-/// The key of the record.
-pub const RECORD: &str = "{holdfast}:site";
-
-/// The key of the near cluster's own record, where that follows another one itself. It comes with the data, and so says
-/// how far this cluster is in what that other one has done.
-const ORIGIN: &str = "{holdfast}:origin";
+use crate::tls::{ClientOptions, ClientSecurity};
+use line::{Address, Line, Wanted};
+use record::{CopyPlace, ORIGIN, RECORD, Record};
 
 /// Requests of a copy that are under way at a time.
 const COPY_REQUESTS: usize = 500;
@@ -92,34 +86,12 @@ pub(crate) fn start(host: &Arc<Host>, settings: &Settings) -> Result<(), Fault> 
         figures: SiteFollowing { state: "connecting", ..SiteFollowing::default() },
         heard: Instant::now(),
         gone: BTreeSet::new(),
+        closed: BTreeSet::new(),
         copied: Some(Instant::now()),
         drain: (Instant::now(), 0),
     };
     run::start("follow", move || following.run())?;
     Ok(())
-}
-
-/// Where a near node is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Address {
-    place: String,
-    is_secure: bool,
-}
-
-impl Address {
-    fn parse(text: &str) -> Result<Self, String> {
-        let (is_secure, place) = match text.split_once("://") {
-            None => (false, text),
-            Some(("redis" | "holdfast", place)) => (false, place),
-            Some(("rediss" | "holdfasts", place)) => (true, place),
-            Some((scheme, _)) => return Err(format!("{scheme}:// is not known: redis:// or rediss://")),
-        };
-        let has_port = place.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        if !has_port || place.contains(['@', '/']) {
-            return Err(format!("{place} is no HOST:PORT; user and password are masteruser and masterauth"));
-        }
-        Ok(Self { place: place.to_owned(), is_secure })
-    }
 }
 
 /// Why it does not go on for now.
@@ -144,120 +116,6 @@ impl From<io::Error> for End {
     }
 }
 
-/// How far this cluster is.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Record {
-    /// `copying`, `following` or `promoted`.
-    phase: String,
-    writer: String,
-    cluster: u128,
-    places: Vec<u64>,
-    moment_ms: i64,
-    request_count: u64,
-    transaction_count: u64,
-    written_ms: i64,
-    /// When the near side was last heard, and what it had not sent then.
-    heard_ms: i64,
-    pending_bytes: u64,
-    pending_steps: u64,
-    lag_ms: u64,
-    is_linked: bool,
-    address: String,
-    /// How much of a copy is here, if the rest can follow.
-    copy: Option<CopyPlace>,
-}
-
-/// A place in a copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct CopyPlace {
-    /// The copy.
-    id: u128,
-    /// So many bytes of it are here.
-    offset: u64,
-    /// What comes next belongs to this database.
-    database: u16,
-}
-
-impl fmt::Display for CopyPlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}:{}:{}", self.id, self.offset, self.database)
-    }
-}
-
-impl CopyPlace {
-    fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split(':');
-        let id = u128::from_str_radix(parts.next()?, 16).ok()?;
-        Some(Self { id, offset: parts.next()?.parse().ok()?, database: parts.next()?.parse().ok()? })
-    }
-}
-
-impl Record {
-    /// Up to where what the near cluster has done is here: the form in which it is asked for what comes then.
-    fn place(&self) -> (u128, Vec<u64>) {
-        let moment = self.moment_ms.cast_unsigned();
-        (self.cluster, self.places.iter().copied().chain([moment]).collect())
-    }
-
-    fn position(&self) -> Position {
-        Position { places: self.places.clone(), moment: UnixMillis(self.moment_ms) }
-    }
-
-    fn words(&self) -> Vec<Vec<u8>> {
-        let places: Vec<String> = self.places.iter().map(u64::to_string).collect();
-        let fields = [
-            ("phase", self.phase.clone()),
-            ("writer", self.writer.clone()),
-            ("cluster", format!("{:032x}", self.cluster)),
-            ("places", places.join(",")),
-            ("moment-ms", self.moment_ms.to_string()),
-            ("requests", self.request_count.to_string()),
-            ("transactions", self.transaction_count.to_string()),
-            ("written-ms", self.written_ms.to_string()),
-            ("heard-ms", self.heard_ms.to_string()),
-            ("pending-bytes", self.pending_bytes.to_string()),
-            ("pending-changes", self.pending_steps.to_string()),
-            ("lag-ms", self.lag_ms.to_string()),
-            ("link", if self.is_linked { "up" } else { "down" }.to_owned()),
-            ("address", self.address.clone()),
-            ("copy", self.copy.as_ref().map(CopyPlace::to_string).unwrap_or_default()),
-        ];
-        let mut words = vec![b"HSET".to_vec(), RECORD.into()];
-        words.extend(fields.into_iter().flat_map(|(name, value)| [name.as_bytes().to_vec(), value.into_bytes()]));
-        words
-    }
-
-    /// Reads the reply of HGETALL; none if there is no record.
-    fn read(reply: &Reply) -> Option<Self> {
-        let words: Vec<String> = reply
-            .elements()?
-            .iter()
-            .map(|word| String::from_utf8_lossy(word.as_bytes().unwrap_or_default()).into_owned())
-            .collect();
-        let fields: BTreeMap<&str, &str> = words.chunks_exact(2).map(|pair| (&*pair[0], &*pair[1])).collect();
-        let text = |name: &str| fields.get(name).copied().unwrap_or_default();
-        let number = |name: &str| text(name).parse::<i64>().unwrap_or(0);
-        let places = text("places").split(',').filter(|place| !place.is_empty()).map(str::parse);
-        (!fields.is_empty()).then(|| Self {
-            phase: text("phase").to_owned(),
-            writer: text("writer").to_owned(),
-            cluster: u128::from_str_radix(text("cluster"), 16).unwrap_or(0),
-            places: places.collect::<Result<_, _>>().unwrap_or_default(),
-            moment_ms: number("moment-ms"),
-            request_count: number("requests").cast_unsigned(),
-            transaction_count: number("transactions").cast_unsigned(),
-            written_ms: number("written-ms"),
-            heard_ms: number("heard-ms"),
-            pending_bytes: number("pending-bytes").cast_unsigned(),
-            pending_steps: number("pending-changes").cast_unsigned(),
-            lag_ms: number("lag-ms").cast_unsigned(),
-            is_linked: text("link") == "up",
-            address: text("address").to_owned(),
-            copy: CopyPlace::parse(text("copy")),
-        })
-    }
-}
-
 struct Following {
     host: Arc<Host>,
     addresses: Vec<Address>,
@@ -270,6 +128,8 @@ struct Following {
     heard: Instant,
     /// Addresses at which what is lacking is not there any more.
     gone: BTreeSet<usize>,
+    /// What has been changed so that clients do not write, as long as no record says that this cluster follows.
+    closed: BTreeSet<&'static str>,
     /// When something of a copy has come last, or this began.
     copied: Option<Instant>,
     /// When, and how many bytes were lacking then: how fast it catches up.
@@ -341,6 +201,7 @@ impl Following {
         let found = own.record()?;
         let now = clock::now().unix.0;
         if let Some(record) = &found {
+            self.closed.clear();
             if record.phase == "promoted" {
                 own.open_for_writes()?;
                 self.set_state("promoted");
@@ -353,11 +214,13 @@ impl Following {
             }
         } else {
             // What can be refused now is refused before any client notices.
-            own.must_be_empty()?;
+            if let Err(why) = own.must_be_empty() {
+                return Err(self.open_again(&mut own, why));
+            }
         }
-        let closed = own.close_for_writes()?;
+        own.close_for_writes(&mut self.closed)?;
         if found.is_none() {
-            self.look_behind_closed_doors(&mut own, &closed)?;
+            self.look_behind_closed_doors(&mut own)?;
         }
         let begun = found.as_ref().and_then(|record| Some((record.copy.clone()?, &record.address)));
         let is_soon = self.copied.is_some_and(|since| since.elapsed() < SITE_COPY_PATIENCE);
@@ -379,6 +242,7 @@ impl Following {
             ..found.clone().unwrap_or_default()
         };
         own.take_over(found.as_ref(), &record)?;
+        self.closed.clear();
         if record.heard_ms > 0 {
             // Another process, or this one before the line was cut.
             let silence = Duration::from_millis((now - record.heard_ms).max(0).cast_unsigned());
@@ -414,25 +278,45 @@ impl Following {
 }
 
 impl Following {
-    /// Clients may not write any more: from now on what is here stays as it is. If one has written in between, this
-    /// cluster is opened again.
-    fn look_behind_closed_doors(&self, own: &mut Own, closed: &[&'static str]) -> Result<(), End> {
+    /// Clients may not write any more: from now on what is here stays as it is. If one has written in between, or that
+    /// cannot be found out, this cluster is opened again.
+    fn look_behind_closed_doors(&mut self, own: &mut Own) -> Result<(), End> {
         // Other nodes hear of it by the log.
         thread::sleep(SITE_PAUSE_MIN);
         // A change of everything, which changes nothing: what was let in before is done when it is.
-        own.ask(&["SWAPDB", "0", "0"])?;
-        let looked = own.must_be_empty();
-        if looked.is_err() {
-            if own.record()?.is_some() {
-                // Another node has begun to follow, and these are the keys that it copies.
-                return Err(End::StandBy);
-            }
-            own.ask(&["CONFIG", "SET", "site-read-only", "no"])?;
-            for name in closed {
-                own.configure(name, "no")?;
-            }
+        let looked = own.ask(&["SWAPDB", "0", "0"]).and_then(|_| own.must_be_empty());
+        looked.map_err(|why| self.open_again(own, why))
+    }
+
+    /// This cluster does not begin to follow, at least not now, and why: clients may write again. What cannot be opened
+    /// now is opened by the next attempt that finds out so much.
+    fn open_again(&mut self, own: &mut Own, why: End) -> End {
+        if self.closed.is_empty() {
+            return why;
         }
-        looked
+        let mut open = || -> Result<bool, End> {
+            if own.record()?.is_some() {
+                return Ok(false);
+            }
+            for name in &self.closed {
+                own.ask(&["CONFIG", "SET", name, "no"])?;
+            }
+            Ok(true)
+        };
+        match open() {
+            // Another node has begun to follow, and these are the keys that it copies.
+            Ok(false) => {
+                self.closed.clear();
+                End::StandBy
+            }
+            Ok(true) => {
+                self.closed.clear();
+                let log = &self.host.log;
+                log.notice("this cluster has not begun to follow, and takes writes again");
+                why
+            }
+            Err(_) => why,
+        }
     }
 }
 
@@ -496,12 +380,16 @@ impl Own {
         Ok(())
     }
 
-    /// From now on clients only read, and nothing expires by our clock. Answers what had to be changed for that.
-    fn close_for_writes(&mut self) -> Result<Vec<&'static str>, End> {
-        let closed = if self.configure("import-mode", "yes")? { vec!["import-mode"] } else { Vec::new() };
+    /// From now on clients only read, and nothing expires by our clock. Notes what has to be changed for that.
+    fn close_for_writes(&mut self, closed: &mut BTreeSet<&'static str>) -> Result<(), End> {
+        if !self.is_configured("import-mode", "yes")? {
+            closed.insert("import-mode");
+            self.ask(&["CONFIG", "SET", "import-mode", "yes"])?;
+        }
         // That this node was started so says nothing of the others.
+        closed.insert("site-read-only");
         self.ask(&["CONFIG", "SET", "site-read-only", "yes"])?;
-        Ok(closed)
+        Ok(())
     }
 
     fn open_for_writes(&mut self) -> Result<(), End> {
@@ -519,14 +407,16 @@ impl Own {
         Ok(number("cluster_level:").filter(|_| is_everywhere).map(Level))
     }
 
-    /// True if it was not so.
-    fn configure(&mut self, name: &str, value: &str) -> Result<bool, End> {
+    fn is_configured(&mut self, name: &str, value: &str) -> Result<bool, End> {
         let is = self.ask(&["CONFIG", "GET", name])?;
-        let is_so = is.elements().and_then(|words| words.get(1)).and_then(Reply::as_bytes) == Some(value.as_bytes());
-        if !is_so {
+        Ok(is.elements().and_then(|words| words.get(1)).and_then(Reply::as_bytes) == Some(value.as_bytes()))
+    }
+
+    fn configure(&mut self, name: &str, value: &str) -> Result<(), End> {
+        if !self.is_configured(name, value)? {
             self.ask(&["CONFIG", "SET", name, value])?;
         }
-        Ok(!is_so)
+        Ok(())
     }
 
     /// Becomes the one who writes, unless somebody else has become so.
@@ -1111,140 +1001,5 @@ impl Loading {
         if let Some(place) = &mut self.place {
             (place.offset, place.database) = (self.offset, self.database);
         }
-    }
-}
-
-/// A socket, encrypted or not.
-enum Wire {
-    Plain(TcpStream),
-    Tls(Box<SecureStream>),
-}
-
-/// Counts what comes.
-struct Counted {
-    wire: Wire,
-    bytes: u64,
-}
-
-impl Read for Counted {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = match &mut self.wire {
-            Wire::Plain(stream) => stream.read(buffer),
-            Wire::Tls(stream) => stream.read(buffer),
-        }?;
-        self.bytes += count as u64;
-        Ok(count)
-    }
-}
-
-impl Counted {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match &mut self.wire {
-            Wire::Plain(stream) => stream.write_all(bytes),
-            Wire::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
-        }
-    }
-}
-
-/// The line to the near side.
-struct Line {
-    decoder: zstd::stream::read::Decoder<'static, BufReader<Counted>>,
-    raw_bytes: u64,
-}
-
-/// What a near node is asked for.
-enum Wanted {
-    /// What comes behind these places of the logs of this cluster; a moment stands behind them.
-    Behind((u128, Vec<u64>)),
-    /// A copy: the rest of this one from this byte on, if it is still there.
-    Copy(Option<(u128, u64)>),
-}
-
-impl Line {
-    fn open(
-        address: &Address,
-        security: Option<&ClientSecurity>,
-        login: Option<&[String]>,
-        wanted: &Wanted,
-    ) -> Result<Self, End> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        let mut socket = None;
-        for found in address.place.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&found, SITE_SILENCE_MAX) {
-                Ok(stream) => {
-                    socket = Some(stream);
-                    break;
-                }
-                Err(error) => last = error,
-            }
-        }
-        let Some(socket) = socket else { return Err(last.into()) };
-        socket.set_nodelay(true)?;
-        socket.set_read_timeout(Some(SITE_SILENCE_MAX))?;
-        socket.set_write_timeout(Some(SITE_SILENCE_MAX))?;
-        let wire = match (address.is_secure, security) {
-            (true, Some(security)) => Wire::Tls(Box::new(security.connect(socket)?)),
-            _ => Wire::Plain(socket),
-        };
-        let mut stream = BufReader::new(Counted { wire, bytes: 0 });
-        let mut request = Vec::new();
-        if let Some(login) = login {
-            encode_request(&mut request, login);
-            stream.get_mut().write(&request)?;
-            let mut reply = String::new();
-            stream.read_line(&mut reply)?;
-            if !reply.starts_with('+') {
-                return Err(End::Cut(reply.trim_end().trim_start_matches('-').to_owned()));
-            }
-            request.clear();
-        }
-        match wanted {
-            Wanted::Copy(known) => {
-                let (id, offset) = known.unwrap_or_default();
-                encode_request(&mut request, &["SITE", "FOLLOW", "?", &format!("{id:032x}:{offset}")]);
-            }
-            Wanted::Behind((cluster, places)) => {
-                let places: Vec<String> = places.iter().map(u64::to_string).collect();
-                encode_request(&mut request, &["SITE", "FOLLOW", &format!("{cluster:032x}"), &places.join(",")]);
-            }
-        }
-        stream.get_mut().write(&request)?;
-        // What it tells does not begin like a refusal.
-        if stream.fill_buf()?.first() == Some(&b'-') {
-            let mut reply = String::new();
-            stream.read_line(&mut reply)?;
-            return Err(End::Cut(reply.trim_end().trim_start_matches('-').to_owned()));
-        }
-        let mut decoder = zstd::stream::read::Decoder::with_buffer(stream)?;
-        decoder.window_log_max(WINDOW_LOG)?;
-        Ok(Self { decoder, raw_bytes: 0 })
-    }
-
-    fn read(&mut self) -> io::Result<Frame> {
-        let mut counting = Counting { stream: &mut self.decoder, bytes: 0 };
-        let frame = Frame::read(&mut counting);
-        self.raw_bytes += counting.bytes;
-        frame
-    }
-
-    fn acknowledge(&mut self, moment: UnixMillis) -> io::Result<()> {
-        self.decoder.get_mut().get_mut().write(&moment.0.to_le_bytes())
-    }
-
-    fn counts(&self) -> (u64, u64) {
-        (self.raw_bytes, self.decoder.get_ref().get_ref().bytes)
-    }
-}
-
-struct Counting<'a, R> {
-    stream: &'a mut R,
-    bytes: u64,
-}
-
-impl<R: Read> Read for Counting<'_, R> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.stream.read(buffer)?;
-        self.bytes += count as u64;
-        Ok(count)
     }
 }

@@ -745,6 +745,27 @@ fn what_a_client_writes_while_a_site_closes_itself_is_not_lost() {
     near.stop();
 }
 
+/// Whether it is empty cannot be found out behind closed doors, as it takes no write: then it does not stay closed.
+#[test]
+fn a_site_that_cannot_look_behind_closed_doors_is_opened_again() {
+    let sites = Sites::new(0, &[]);
+    let near = Server::start(&sites.near);
+    let options = ServerOptions::new(&sites.folder.path().join("alone"));
+    let words = ["--cores", "1", "--min-replicas-to-write", "1", "--follow", &sites.line.address()];
+    let far = Server::start(&options.extra(&words));
+    far.wait_for_log("this cluster has not begun to follow, and takes writes again");
+    far.wait_for_log("this cluster does not take what it follows: NOREPLICAS");
+    let mut client = far.client();
+    wait_until("clients are not refused as those of a site", || client.show("SET own 1").contains("NOREPLICAS"));
+    wait_until("deadlines are kept", || client.show("CONFIG GET import-mode").contains("\"no\""));
+    assert_eq!(near.client().show("SET first 1"), "OK");
+    assert_eq!(client.show("CONFIG SET min-replicas-to-write 0"), "OK");
+    wait_until("it follows now", || get(far.port(), "first").is_some());
+    assert!(client.show("SET own 1").contains("READONLY"));
+    far.stop();
+    near.stop();
+}
+
 /// What the two levels do with the same words must be the same at both sites.
 fn change_by_level(client: &mut Client, round: &str) {
     let stream = format!("stream:{round}");
