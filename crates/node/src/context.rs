@@ -18,7 +18,7 @@ use group::group_status::GroupStatuses;
 use group::ids::{CoreId, GroupId, NodeId, Room, SessionId};
 use group::levels::LevelFacts;
 use group::replica_reads::{AppliedPosition, Reading};
-use group::requests::Route;
+use group::requests::{Origin, Route};
 use group::timeline::Timeline;
 use resp::Args;
 use stdx::{Duration, Instant, UnixMillis};
@@ -134,6 +134,14 @@ pub struct Context {
 }
 
 impl Context {
+    /// True if nothing may be changed for a request: this node follows a Redis, or this cluster another one, and the
+    /// request does not come from there. Gateways refuse such requests as well; this is for what they had let pass
+    /// before, and what has waited for a lock since. What another node sends on never counts as a site's: a site sends
+    /// no scripts.
+    pub(crate) fn takes_no_writes_of(&self, origin: &Origin) -> bool {
+        (self.host.source.is_some() || self.settings.is_site_read_only) && !origin.writes_for_source
+    }
+
     /// Of a core that has heard of nobody yet.
     pub(crate) fn new(options: CoreOptions, timings: Timings) -> Self {
         let CoreOptions {

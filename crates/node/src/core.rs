@@ -148,6 +148,7 @@ impl Core {
         coordinator.noted = settings.notify.noted();
         coordinator.limits = settings.limits();
         coordinator.tuning = settings.tuning();
+        coordinator.follows_site = settings.is_site_read_only;
         let seeds = options.seeds.clone();
         Self {
             context: Context::new(options, timings),

@@ -91,6 +91,15 @@ impl Work {
         !self.invocations.is_empty() || !self.commands.iter().all(&mut is_query)
     }
 
+    /// True if one of its commands may change data: scripts find out for themselves.
+    pub(crate) fn has_writes(&self) -> bool {
+        let mut spans: Vec<Span> = Vec::new();
+        self.commands.iter().any(|words| {
+            let (_, args) = entry::Reader::new(words).words(&mut spans);
+            keyspace::resolve(args).is_some_and(|command| matches!(command.body, keyspace::Body::Mutate(_)))
+        })
+    }
+
     /// Work for a client, with nothing to do yet.
     pub(crate) fn new(origin: Origin, protocol: Protocol, begun: Instant) -> Self {
         Self {
@@ -288,6 +297,9 @@ pub struct Coordinator {
     pub(crate) level: Level,
     /// How large values come and go.
     pub(crate) slicing: Slicing,
+    /// This cluster follows another one: what changes something and does not come from there is refused once it is
+    /// computed. It may have waited for its locks since before.
+    pub(crate) follows_site: bool,
     pub(crate) defect: Option<Defect>,
     /// For statistics.
     stopwatch: fn() -> Instant,
@@ -308,6 +320,7 @@ impl Coordinator {
             tuning: Tuning::default(),
             level: Level::FIRST,
             slicing: Slicing::default(),
+            follows_site: false,
             defect: None,
             stopwatch,
         }
@@ -525,11 +538,15 @@ impl Coordinator {
         let is_too_large =
             effects.values().any(|effects| entry::effects_bytes(effects) > group::limits::EFFECTS_BYTES_MAX);
         let is_long = named.is_some() && reply.len() > limits::KEPT_REPLY_BYTES_MAX;
-        if is_too_large || is_long {
+        let is_late = self.follows_site && !work.origin.writes_for_source && work.has_writes();
+        if is_too_large || is_long || is_late {
             let mut writer = Writer::new(transaction.protocol);
-            writer.error(match is_too_large {
-                true => "ERR The values that the transaction changes are too large to be changed together",
-                false => request_ids::LONG_REPLY,
+            writer.error(match () {
+                () if is_late => READ_ONLY,
+                () if is_too_large => {
+                    "ERR The values that the transaction changes are too large to be changed together"
+                }
+                () => request_ids::LONG_REPLY,
             });
             transaction.reply = writer.into_bytes();
             transaction.resolve_all(Resolution::Release, &[], low_water, post);

@@ -52,6 +52,7 @@ impl Core {
         self.coordinator.noted = settings.notify.noted();
         self.coordinator.limits = settings.limits();
         self.coordinator.tuning = settings.tuning();
+        self.coordinator.follows_site = settings.is_site_read_only;
         self.context.timings.obey(&settings);
         if pairs.iter().any(|(name, _)| name == "requirepass") {
             self.require_password();

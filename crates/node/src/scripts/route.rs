@@ -596,7 +596,7 @@ impl Core {
         if let Room::None(reason) = &output.context.host.room {
             circumstances.write_refusal.get_or_insert_with(|| no_room(output.context.node, reason));
         }
-        if output.context.host.source.is_some() && !origin.writes_for_source {
+        if output.context.takes_no_writes_of(&origin) {
             circumstances.write_refusal = Some(READ_ONLY.to_owned());
         }
         circumstances.level = group.level_to_log();
@@ -630,7 +630,7 @@ impl Core {
             work.name(named, &self.context.slots);
         }
         work.circumstances = self.circumstances(&invocation);
-        if self.context.host.source.is_some() && !origin.writes_for_source {
+        if self.context.takes_no_writes_of(&origin) {
             work.circumstances.write_refusal = Some(READ_ONLY.to_owned());
         }
         let declared = invocation.keys(args).map(|key| (database, key.to_vec()));
@@ -711,7 +711,7 @@ impl Core {
             let denied_before = work.circumstances.denies_growth;
             work.circumstances = self.circumstances(invocation);
             work.circumstances.denies_growth |= denied_before;
-            if self.context.host.source.is_some() && !work.origin.writes_for_source {
+            if self.context.takes_no_writes_of(&work.origin) {
                 work.circumstances.write_refusal = Some(READ_ONLY.to_owned());
             }
         }
@@ -776,7 +776,11 @@ impl Core {
     // ---- scripts that take long -------------------------------------------------------------------------------------
 
     /// Runs the commands of a transaction that holds its locks, or lets it wait for those before it.
-    pub(crate) fn compute(&mut self, computation: Box<Computation>, actions: &mut Vec<Action>) {
+    pub(crate) fn compute(&mut self, mut computation: Box<Computation>, actions: &mut Vec<Action>) {
+        if self.context.takes_no_writes_of(&computation.work.origin) {
+            // It has had to wait for its locks, and may have begun before.
+            computation.work.circumstances.write_refusal = Some(READ_ONLY.to_owned());
+        }
         if computation.is_large() {
             return self.runner.waiting.push_back(computation);
         }

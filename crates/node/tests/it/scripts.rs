@@ -639,3 +639,56 @@ fn a_cache_hears_of_what_a_script_has_read() {
         assert_eq!(host.received(client), "", "nothing was read");
     });
 }
+
+/// A cluster closes itself for clients, and changes everything at once: what was let in before is done by then, or
+/// never. The script waits for a key at its group, and the transaction for its locks, while something else is on its
+/// way to the disk; at every possible moment.
+#[test]
+fn what_has_waited_since_before_a_site_closed_is_refused() {
+    let text = "return redis.call('set', KEYS[1], 'late')";
+    let (mut done, mut refused) = ([0, 0], [0, 0]);
+    for moment in 0..80 {
+        let mut host = Host::new(2, settings("always"));
+        let (first, script, transaction) = (host.connect(1), host.connect(0), host.connect(1));
+        let site = host.connect(0);
+        assert_eq!(host.run(site, "SITE WRITER"), "+OK");
+        host.holds_disk = true;
+        host.send(first, b"MSET {bar}j 1 foo 1\r\n");
+        (0..moment % 8).for_each(|_| host.turn());
+        host.send(script, &request(&["EVAL", text, "1", "{bar}j"]));
+        host.send(transaction, b"MSET {bar}j late foo late\r\n");
+        for step in 0..3 * (moment / 8) {
+            match step % 3 {
+                2 => host.sync(),
+                core => host.turn_core(core),
+            }
+        }
+        let mut answers = [String::new(), String::new()];
+        for line in ["CONFIG SET site-read-only yes", "SWAPDB 0 0"] {
+            host.send(site, format!("{line}\r\n").as_bytes());
+            let is_answered = (0..200).any(|_| {
+                host.turn();
+                host.sync();
+                host.received(site) == "+OK"
+            });
+            assert!(is_answered, "{moment}: {line}");
+        }
+        // Cores have told each other what is on the disk by now.
+        (0..4).for_each(|_| host.turn());
+        for (client, answer) in [script, transaction].into_iter().zip(&mut answers) {
+            *answer += &host.received(client);
+        }
+        let before = answers.clone();
+        host.holds_disk = false;
+        host.settle();
+        for (index, client) in [script, transaction].into_iter().enumerate() {
+            answers[index] += &host.received(client);
+            let is_done = answers[index] == "+OK";
+            assert!(is_done || answers[index].contains("READONLY"), "{moment}: {answers:?}");
+            assert!(!is_done || before[index] == "+OK", "{moment}: {index} was done afterwards");
+            done[index] += usize::from(is_done);
+            refused[index] += usize::from(!is_done);
+        }
+    }
+    assert!(done[0] > 0 && refused.into_iter().all(|count| count > 0), "{done:?} {refused:?}");
+}
