@@ -54,6 +54,7 @@ pub mod scripts;
 pub mod session;
 pub mod settings;
 mod sha256;
+pub mod siblings;
 pub mod splitting;
 pub mod stagger;
 pub mod stalls;
