@@ -217,15 +217,17 @@ fn groups_that_are_too_large_split_by_themselves_while_clients_write() {
         let led = groups.iter().filter(|group| group["leader"].as_str().is_some_and(|leader| !leader.is_empty()));
         led.map(|group| count(group["slots"].as_str().unwrap_or_default())).collect()
     };
+    // On a busy machine a group may be without a leader when one looks.
+    let group_count = |cluster: &Cluster| status(cluster, 1)["groups"].as_array().map_or(0, Vec::len);
     thread::sleep(Duration::from_secs(3));
-    assert_eq!(slot_counts(&cluster).len(), 2, "the balancer is off");
+    assert_eq!(group_count(&cluster), 2, "the balancer is off");
     assert_eq!(cluster.ask(&mut client, "HOLDFAST BALANCE ON"), "OK");
     cluster.wait_until("both groups have split", |cluster| {
         let counts = slot_counts(cluster);
         counts.len() == 4 && counts.iter().all(|count| (2_500..5_700).contains(count))
     });
     thread::sleep(Duration::from_secs(3));
-    assert_eq!(slot_counts(&cluster).len(), 4, "halves are small enough");
+    assert_eq!(group_count(&cluster), 4, "halves are small enough");
     load.end();
     for place in 0..LARGE_KEYS {
         assert_eq!(
