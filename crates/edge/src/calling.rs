@@ -9,9 +9,8 @@
 //!
 //! That no mail is forgotten rests on this: while there is mail, either the core's stance is *working*, and somebody
 //! who has the lock or has been woken for it will look into the box; or it is *called*, and the one who has been called
-//! will come. It becomes *resting* only under the lock, with an empty box. A thread holds one lock at a time, and a
-//! second one only if that is free at once (it *borrows* a core, to read there), so there is no circle of waiting. Who
-//! borrows a core does not look into its box: one who is called to the core meanwhile wakes the core's own thread.
+//! will come. It becomes *resting* only under the lock, with an empty box. A thread holds one lock at a time, so there
+//! is no circle of waiting.
 //!
 //! What a thread does for others is bounded, since its own clients wait meanwhile: long envelopes (see `core_thread`),
 //! cores at long work, and mail that keeps coming are for the core's own thread. If this thread waits for a core's
@@ -347,8 +346,7 @@ fn help<P: Places>(
     helped: &mut Vec<usize>,
 ) -> bool {
     let (mailbox, place) = places.place(other);
-    // A thread that has it looks for mail, unless it has already done so and is about to release it, or has only
-    // borrowed it.
+    // A thread that has it looks for mail, unless it has already done so and is about to release it.
     let Some(mut place) = try_lock(place) else { return !mailbox.awaits_the_called() };
     // One that has ended or has not begun looks after itself, and one that somebody has seen to is left alone.
     let Some(work) = &mut *place else { return true };
@@ -391,11 +389,7 @@ fn lock<W>(place: &Mutex<Option<Box<W>>>) -> MutexGuard<'_, Option<Box<W>>> {
     place.lock().expect(ONE_PANICKED)
 }
 
-/// A core, if no thread has it.
-///
-/// # Panics
-/// If another core has panicked while it was stepped.
-pub fn try_lock<W>(place: &Mutex<Option<Box<W>>>) -> Option<MutexGuard<'_, Option<Box<W>>>> {
+fn try_lock<W>(place: &Mutex<Option<Box<W>>>) -> Option<MutexGuard<'_, Option<Box<W>>>> {
     match place.try_lock() {
         Ok(place) => Some(place),
         Err(TryLockError::WouldBlock) => None,

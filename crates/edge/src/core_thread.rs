@@ -20,7 +20,6 @@ use nix::sys::epoll::{Epoll, EpollEvent, EpollFlags, EpollTimeout};
 use node::Core;
 use node::event::{Action, Event, Follower, UsersFile, Wish};
 use node::settings::Settings;
-use node::siblings::Siblings;
 use stdx::Instant;
 
 use crate::black_box::TurnClock;
@@ -97,8 +96,6 @@ pub struct CoreWork {
     prompt_reply_count: u64,
     /// Another thread waits for its sockets while its own sleeps.
     is_watched: bool,
-    /// The thread that steps it may borrow other cores for it.
-    borrows: bool,
     /// Some connections are only waiting for their output to be taken.
     has_lingering: bool,
     /// Some of its groups may lack the end of a log that was damaged, and it has not said otherwise yet.
@@ -193,9 +190,6 @@ pub fn run(id: CoreId, host: Arc<Host>, poll: Poll, core: Core) {
 impl Stepped for CoreWork {
     fn turn(&mut self, events: &Events) {
         self.must_wake = false;
-        // While another thread waits for its sockets, this one is awake for something else. If it could answer all that
-        // it finds there by itself it would go on with that, beside the other thread.
-        self.borrows = !self.is_watched;
         self.begin();
         let begun = self.now.instant;
         let ran = (begun < self.suspect_until).then(clock::thread_time);
@@ -246,7 +240,6 @@ impl Stepped for CoreWork {
     }
 
     fn help(&mut self, reads: bool) {
-        self.borrows = true;
         self.begin();
         let begun = self.now.instant;
         let ran = (begun < self.suspect_until).then(clock::thread_time);
@@ -337,29 +330,6 @@ impl Places for Host {
     }
 }
 
-/// Cores that nobody steps, for the one that is stepped here. A core is borrowed under its lock, and a thread that
-/// has a core never waits for another, so there is no circle of waiting. If somebody is called to a core while it
-/// is borrowed, its own thread is woken: see `calling`.
-struct Resting<'a> {
-    host: &'a Host,
-    here: usize,
-}
-
-impl Siblings for Resting<'_> {
-    fn borrow(&mut self, core: CoreId, is_quick: bool, act: &mut dyn FnMut(&mut Core)) -> bool {
-        let (own, other) = (&self.host.desks[self.here], &self.host.desks[usize::from(core.0)]);
-        // What takes long is better done by two threads, unless one thread waits for the sockets of both.
-        if !is_quick && own.sockets.watcher() != other.sockets.watcher() {
-            return false;
-        }
-        let Some(mut place) = calling::try_lock(&other.work) else { return false };
-        // One at long work has its clients wait in its own order.
-        let Some(work) = place.as_mut().filter(|work| work.takes_help()) else { return false };
-        act(&mut work.core);
-        true
-    }
-}
-
 impl CoreWork {
     fn new(id: CoreId, host: Arc<Host>, (registry, edges): (Registry, Epoll), core: Core) -> Self {
         let now = clock::now();
@@ -393,7 +363,6 @@ impl CoreWork {
             suspect_until: Instant::ZERO,
             prompt_reply_count: 0,
             is_watched: false,
-            borrows: true,
             has_lingering: false,
             is_unsettled: false,
             floor_is_unwritten: false,
@@ -524,13 +493,7 @@ impl CoreWork {
         connection.is_readable = count == self.buffer.len() || connection.has_ended;
         connection.heard_at = self.now.instant;
         self.owes_turn = true;
-        let event = Event::Bytes { session, bytes: &self.buffer[..count] };
-        if self.borrows {
-            let mut siblings = Resting { host: &self.host, here: self.here() };
-            self.core.step_beside(self.now, event, &mut siblings, &mut self.actions);
-        } else {
-            self.core.step(self.now, event, &mut self.actions);
-        }
+        self.core.step(self.now, Event::Bytes { session, bytes: &self.buffer[..count] }, &mut self.actions);
         self.enter_line_again(index);
         count
     }

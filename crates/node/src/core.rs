@@ -56,7 +56,6 @@ use crate::relay::{Purpose, Relay};
 use crate::reports::{HostReport, JournalFigures};
 use crate::scripts::route::Runner;
 use crate::session::Sessions;
-use crate::siblings::{NoSiblings, Siblings};
 use crate::slots::SlotMap;
 use crate::splitting::Splitting;
 use crate::stagger::{self, Stage};
@@ -361,17 +360,12 @@ impl Core {
     /// One thing happens. What must be done about it is appended to `actions`. Runs to completion: nothing is ever
     /// suspended half-way.
     pub fn step(&mut self, now: Now, event: Event<'_>, actions: &mut Vec<Action>) {
-        self.step_beside(now, event, &mut NoSiblings, actions);
-    }
-
-    /// The same, with other cores of the node within reach.
-    pub fn step_beside(&mut self, now: Now, event: Event<'_>, siblings: &mut dyn Siblings, actions: &mut Vec<Action>) {
         self.now = now;
         self.context.timings.unix = now.unix;
         self.context.timings.break_off();
         match event {
             Event::Opened { session, peer } => self.open(session, peer, actions),
-            Event::Bytes { session, bytes } => self.receive(session, bytes, siblings, actions),
+            Event::Bytes { session, bytes } => self.receive(session, bytes, actions),
             Event::Backlog { session, bytes } => self.note_backlog(session, bytes),
             Event::Closed { session, unsent_bytes } => {
                 self.take_back(session, unsent_bytes, actions);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use check::{is_exec, is_http, passes_multi};
 use command::{Flag, Join, Refusal, Span as KeySpan};
 use group::Group;
-use group::ids::{CoreId, GroupId, Now, Room, SessionId};
+use group::ids::{GroupId, Room, SessionId};
 use group::refusals::LOADING;
 use group::requests::{Origin, PlainKind, PlainRequest, Request, RequestBody};
 use group::router;
@@ -32,8 +32,7 @@ use crate::relay::Purpose;
 use crate::request_ids::{Named, is_naming};
 use crate::session::queued::Queued;
 use crate::session::ticket::OwnTicket;
-use crate::session::{Hold, NotedRead, Order, Sessions, write_at_once};
-use crate::siblings::{NoSiblings, Siblings};
+use crate::session::{Hold, NotedRead, write_at_once};
 use crate::stats::calls::Asked;
 use crate::stats::hot::Load;
 use crate::transaction::{Progress, Work};
@@ -69,13 +68,7 @@ impl Groups {
 
 impl Core {
     /// A client spoke.
-    pub(crate) fn receive(
-        &mut self,
-        id: SessionId,
-        bytes: &[u8],
-        siblings: &mut dyn Siblings,
-        actions: &mut Vec<Action>,
-    ) {
+    pub(crate) fn receive(&mut self, id: SessionId, bytes: &[u8], actions: &mut Vec<Action>) {
         let now = self.now;
         self.context.statistics.input_bytes += bytes.len() as u64;
         self.context.statistics.read_count += 1;
@@ -85,7 +78,7 @@ impl Core {
             return;
         }
         if session.flow.input.is_empty() && session.hold == Hold::None {
-            let consumed = self.run(id, bytes, siblings, actions);
+            let consumed = self.run(id, bytes, actions);
             if let Some(session) = self.sessions.get_mut(id)
                 && !session.is_closing
             {
@@ -94,7 +87,7 @@ impl Core {
         } else {
             session.keep_input(bytes);
             if session.hold == Hold::None {
-                self.run_kept(id, siblings, actions);
+                self.run_kept(id, actions);
             } else if session.flow.input.len() > limits::INPUT_BYTES_MAX {
                 self.sessions.mark(id);
             }
@@ -109,16 +102,16 @@ impl Core {
         }
         session.hold = Hold::None;
         self.sessions.mark(id);
-        self.run_kept(id, &mut NoSiblings, actions);
+        self.run_kept(id, actions);
     }
 
-    fn run_kept(&mut self, id: SessionId, siblings: &mut dyn Siblings, actions: &mut Vec<Action>) {
+    fn run_kept(&mut self, id: SessionId, actions: &mut Vec<Action>) {
         let Some(session) = self.sessions.get_mut(id) else { return };
         if session.flow.input.is_empty() {
             return;
         }
         let mut input = std::mem::take(&mut session.flow.input);
-        let consumed = self.run(id, &input, siblings, actions);
+        let consumed = self.run(id, &input, actions);
         if let Some(session) = self.sessions.get_mut(id)
             && !session.is_closing
         {
@@ -132,7 +125,7 @@ impl Core {
 
     /// Carries out the requests at the start of `input` as far as they have come and nothing holds them up. Answers
     /// how many bytes they took.
-    fn run(&mut self, id: SessionId, input: &[u8], siblings: &mut dyn Siblings, actions: &mut Vec<Action>) -> usize {
+    fn run(&mut self, id: SessionId, input: &[u8], actions: &mut Vec<Action>) -> usize {
         self.context.timings.break_off();
         let mut spans = std::mem::take(&mut self.spans);
         let mut consumed = 0;
@@ -159,7 +152,7 @@ impl Core {
             };
             let rest = &input[consumed..];
             if self.is_reading && consumed >= looked_up && session.multi.is_none() {
-                looked_up = consumed + prefetch(&self.groups, &self.context, session.database, rest, siblings);
+                looked_up = consumed + prefetch(&self.groups, &self.context, session.database, rest);
             }
             session.flow.request_bytes = rest.len();
             let (taken, next) = match session.flow.parser.parse(rest, &request_limits, &mut spans) {
@@ -168,12 +161,10 @@ impl Core {
                     break;
                 }
                 Ok(Parsed::Empty { consumed }) => (consumed, Next::Taken),
-                Ok(Parsed::Request { consumed }) => {
-                    (consumed, self.dispatch(id, Args::new(rest, &spans), siblings, actions))
-                }
+                Ok(Parsed::Request { consumed }) => (consumed, self.dispatch(id, Args::new(rest, &spans), actions)),
                 Ok(Parsed::Inline { consumed }) => {
                     let line = session.flow.parser.line().to_vec();
-                    (consumed, self.dispatch(id, Args::new(&line, &spans), siblings, actions))
+                    (consumed, self.dispatch(id, Args::new(&line, &spans), actions))
                 }
                 Err(error) => {
                     self.protocol_error(id, &error.to_string());
@@ -218,13 +209,7 @@ impl Core {
 
     /// One request of a client.
     #[inline]
-    fn dispatch(
-        &mut self,
-        id: SessionId,
-        args: Args<'_>,
-        siblings: &mut dyn Siblings,
-        actions: &mut Vec<Action>,
-    ) -> Next {
+    fn dispatch(&mut self, id: SessionId, args: Args<'_>, actions: &mut Vec<Action>) -> Next {
         let known = match lookup(args) {
             Ok(known) => self.context.in_force(known),
             Err(_) if is_http(args) => {
@@ -294,7 +279,7 @@ impl Core {
         let next = match (known.record(), with_replica) {
             (Record::Data(command), Some(group)) => self.read_at_replica(id, group, command, args),
             _ if is_named => self.dispatch_named(id, known, args, actions),
-            (Record::Data(command), None) => self.dispatch_data(id, command, args, siblings, actions),
+            (Record::Data(command), None) => self.dispatch_data(id, command, args, actions),
             (Record::Control(command), _) => self.dispatch_control(id, command, args, actions),
         };
         if next == Next::Taken {
@@ -405,7 +390,6 @@ impl Core {
         id: SessionId,
         command: &'static DataCommand,
         args: Args<'_>,
-        siblings: &mut dyn Siblings,
         actions: &mut Vec<Action>,
     ) -> Next {
         if command.has(Flag::Blocking) {
@@ -422,13 +406,13 @@ impl Core {
                 Groups::One(group) if self.context.is_moving && redirect::slot_of_keys(command, args).is_err() => {
                     self.dispatch_alone(id, group, command, args, actions)
                 }
-                Groups::One(group) => self.dispatch_to_group(id, group, command, args, siblings, actions),
+                Groups::One(group) => self.dispatch_to_group(id, group, command, args, actions),
                 Groups::Several => self.dispatch_to_several(id, command, args, actions),
                 // Its keys cannot be found among the words, so it will be refused: any keyspace can do that.
                 Groups::None => self.dispatch_to_scratch(id, command, args),
             },
             KeySpan::Whole(_) if self.context.slots.group_count() == 1 => {
-                self.dispatch_to_group(id, GroupId(0), command, args, siblings, actions)
+                self.dispatch_to_group(id, GroupId(0), command, args, actions)
             }
             KeySpan::Whole(Join::All) => self.dispatch_to_several(id, command, args, actions),
             KeySpan::Whole(_) => self.dispatch_whole(id, command, args, actions),
@@ -449,7 +433,7 @@ impl Core {
         if self.sessions.get(id).is_some_and(|session| session.owed_count() > 0) {
             return Next::Postponed(Hold::Answers);
         }
-        let next = self.dispatch_to_group(id, group, command, args, &mut NoSiblings, actions);
+        let next = self.dispatch_to_group(id, group, command, args, actions);
         if let Some(session) = self.sessions.get_mut(id)
             && session.owed_count() > 0
             && session.hold == Hold::None
@@ -477,7 +461,6 @@ impl Core {
         group: GroupId,
         command: &'static DataCommand,
         args: Args<'_>,
-        siblings: &mut dyn Siblings,
         actions: &mut Vec<Action>,
     ) -> Next {
         let is_write = matches!(command.body, Body::Mutate(_));
@@ -524,21 +507,22 @@ impl Core {
                     return Next::Taken;
                 }
                 let is_missed = local.state().keyspace().listens_to().has(Class::Miss);
-                let order = session.order_of_read();
+                if session.owed_count() == 0 && local.can_read() && !is_missed {
+                    self.read_in_turn(id, place, database, command, args);
+                    return Next::Taken;
+                }
                 // Nor need it wait for reads of groups of other cores, but its reply takes its place behind theirs.
-                let may_be_early =
-                    !self.context.is_clustered && !self.context.is_moving && !command.has(Flag::Blocking);
-                if local.can_read() && !is_missed && (order == Order::InTurn || (order == Order::Early && may_be_early))
+                let may_be_early = !self.context.is_clustered && !self.context.is_moving && !is_missed;
+                if may_be_early
+                    && local.can_read()
+                    && !command.has(Flag::Blocking)
+                    && !session.awaits_change()
+                    && session.owed_count() < limits::OWED_COUNT_TO_READ_MAX
                 {
-                    let Self { sessions, context, now, .. } = self;
-                    read_at_once((sessions, context, *now), local, (id, order), command, args);
-                    self.is_reading = true;
+                    self.read_early(id, place, database, command, args);
                     return Next::Taken;
                 }
             }
-        }
-        if !is_write && !is_of_core && self.read_of_sibling(id, group, command, args, siblings) {
-            return Next::Taken;
         }
         if self.context.is_clustered && self.relay.is_full(group) {
             self.stalled.push(id);
@@ -589,49 +573,69 @@ impl Core {
         Next::Taken
     }
 
-    /// Answers a read of a group of another core of this node as if the group were one of this core; false if that core
-    /// cannot be borrowed, or something stands in the way that has to be looked at there.
+    /// Answers a read of a group of this core in its turn: its session is owed nothing.
     #[inline]
-    fn read_of_sibling(
+    fn read_in_turn(
         &mut self,
         id: SessionId,
-        group: GroupId,
+        place: usize,
+        database: u16,
         command: &'static DataCommand,
         args: Args<'_>,
-        siblings: &mut dyn Siblings,
-    ) -> bool {
-        if self.context.is_clustered || self.context.is_moving || command.has(Flag::Blocking) {
-            return false;
-        }
-        let core_count = self.context.core_count;
-        let Self { sessions, context, now, .. } = self;
-        let Some(session) = sessions.get_mut(id) else { return false };
-        let order = session.order_of_read();
-        // Who tracks is remembered by the core that will change the key.
-        if order == Order::Late || session.tracks() {
-            return false;
-        }
-        let (mut heard, is_quick) = (None, command.has(Flag::Fast));
-        let is_borrowed = siblings.borrow(router::core_of(group, core_count), is_quick, &mut |sibling| {
-            let place = group.0 as usize / usize::from(core_count);
-            let Some(Some(far)) = sibling.groups.get_mut(place) else { return };
-            let is_missed = far.state().keyspace().listens_to().has(Class::Miss);
-            if far.serves_at_once()
-                && far.can_read()
-                && !is_missed
-                && !far.is_locked(command, args)
-                && !far.holds_request_of(id)
-                && far.holds_keys(command, args)
-            {
-                read_at_once((&mut *sessions, &mut *context, *now), far, (id, order), command, args);
-                heard = Some(sibling.context.moments.latest());
-            }
-        });
-        let Some(heard) = heard.filter(|_| is_borrowed) else { return false };
+    ) {
+        let local = self.groups[place].as_mut().expect("it was just looked at");
+        let moment = local.read_moment(self.now);
         self.is_reading = true;
-        // What the client has seen is not younger than what it does next.
-        self.hear_moment(heard);
-        true
+        let watch = self.context.timings.start(Known::Data(command), args);
+        let (session, calls) = self.sessions.get_to_count(id).expect("its request is being looked at");
+        let is_silent = session.options.no_touch;
+        write_at_once(session, calls, |writer| {
+            local.state().keyspace().set_silent(is_silent);
+            local.state().keyspace().query(database, command, args, moment, writer);
+            local.state().keyspace().set_silent(false);
+        });
+        if session.tracks() {
+            self.context.tracker.remember_command(self.context.core, id, command, args);
+        }
+        if let Some(watch) = watch {
+            self.context.timings.stop(watch, args);
+            self.context.note_slow(session);
+        }
+        self.sessions.mark(id);
+    }
+
+    /// Answers a read of a group of this core before reads of other groups that its session sent earlier. The reply
+    /// takes its place behind theirs.
+    #[inline]
+    fn read_early(
+        &mut self,
+        id: SessionId,
+        place: usize,
+        database: u16,
+        command: &'static DataCommand,
+        args: Args<'_>,
+    ) {
+        let local = self.groups[place].as_mut().expect("it was just looked at");
+        let session = self.sessions.get_mut(id).expect("its request is being looked at");
+        let moment = local.read_moment(self.now);
+        self.is_reading = true;
+        let (ticket, tracks) = (session.take_ticket_to_read(), session.tracks());
+        let is_silent = session.options.no_touch;
+        let watch = self.context.timings.start(Known::Data(command), args);
+        self.sessions.reply_observed(id, ticket, local.observed(), |writer| {
+            local.state().keyspace().set_silent(is_silent);
+            local.state().keyspace().query(database, command, args, moment, writer);
+            local.state().keyspace().set_silent(false);
+        });
+        if tracks {
+            self.context.tracker.remember_command(self.context.core, id, command, args);
+        }
+        if let Some(watch) = watch
+            && let Some(session) = self.sessions.get(id)
+        {
+            self.context.timings.stop(watch, args);
+            self.context.note_slow(session);
+        }
     }
 
     /// Remembers a read for as long as it has no answer.
@@ -926,13 +930,7 @@ impl Core {
 
 /// Looks up what the next requests of a client that reads name. Says how many bytes these requests take. (The keys of
 /// writes are looked up when their entry is applied.)
-fn prefetch(
-    groups: &[Option<Group>],
-    context: &Context,
-    database: u16,
-    input: &[u8],
-    siblings: &mut dyn Siblings,
-) -> usize {
+fn prefetch(groups: &[Option<Group>], context: &Context, database: u16, input: &[u8]) -> usize {
     let mut found = [(GroupId(0), PrefetchTarget::default()); PREFETCH_MAX];
     let mut count = 0;
     let mut seen = 0;
@@ -956,55 +954,9 @@ fn prefetch(
     }
     // For a single key there is nothing to be done side by side.
     if count > 1 {
-        let found = &found[..count];
-        look_up(groups, found);
-        for core in (0..context.core_count).map(CoreId).filter(|core| *core != context.core && !context.is_clustered) {
-            if found.iter().any(|(group, _)| router::core_of(*group, context.core_count) == core) {
-                siblings.borrow(core, true, &mut |sibling| look_up(&sibling.groups, found));
-            }
-        }
+        look_up(groups, &found[..count]);
     }
     seen
-}
-
-/// Answers a read at once, of a group that can be read now. The reply takes its place behind those that its session is
-/// owed.
-#[inline]
-fn read_at_once(
-    (sessions, context, now): (&mut Sessions, &mut Context, Now),
-    group: &mut Group,
-    (id, order): (SessionId, Order),
-    command: &'static DataCommand,
-    args: Args<'_>,
-) {
-    let moment = group.read_moment(now);
-    let watch = context.timings.start(Known::Data(command), args);
-    let (session, calls) = sessions.get_to_count(id).expect("its request is being looked at");
-    let (database, is_silent, tracks) = (session.database, session.options.no_touch, session.tracks());
-    let query = |writer: &mut Writer| {
-        let keyspace = group.state().keyspace();
-        keyspace.set_silent(is_silent);
-        keyspace.query(database, command, args, moment, writer);
-        keyspace.set_silent(false);
-    };
-    if order == Order::InTurn {
-        write_at_once(session, calls, query);
-    } else {
-        let ticket = session.take_ticket_to_read();
-        sessions.reply_observed(id, ticket, group.observed(), query);
-    }
-    if tracks {
-        context.tracker.remember_command(context.core, id, command, args);
-    }
-    if let Some(watch) = watch
-        && let Some(session) = sessions.get(id)
-    {
-        context.timings.stop(watch, args);
-        context.note_slow(session);
-    }
-    if order == Order::InTurn {
-        sessions.mark(id);
-    }
 }
 
 /// Looks up side by side, in each of these groups, what has been found to be named of it: [`PREFETCH_MAX`] at most.
@@ -1026,7 +978,7 @@ fn is_script(name: &[u8]) -> bool {
     begins(b"eval") || begins(b"fcall")
 }
 
-fn session_hold(sessions: &mut Sessions, id: SessionId, hold: Hold) {
+fn session_hold(sessions: &mut crate::session::Sessions, id: SessionId, hold: Hold) {
     if let Some(session) = sessions.get_mut(id) {
         session.hold = hold;
     }

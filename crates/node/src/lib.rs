@@ -54,7 +54,6 @@ pub mod scripts;
 pub mod session;
 pub mod settings;
 mod sha256;
-pub mod siblings;
 pub mod splitting;
 pub mod stagger;
 pub mod stalls;

@@ -148,17 +148,6 @@ struct Early {
     pushed: Vec<u8>,
 }
 
-/// When a read may be answered, as far as the requests of its session before it are concerned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// At once: all of them have been answered.
-    InTurn,
-    /// At once, since they change nothing, but its reply goes out behind theirs.
-    Early,
-    /// Not before they have been answered.
-    Late,
-}
-
 /// Why a session's next request is not parsed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
@@ -561,16 +550,6 @@ impl Session {
     /// True if a change that it asked for has not been answered: a read must not overtake it.
     pub(crate) fn awaits_change(&self) -> bool {
         self.owed.behind_changes > self.owed.head
-    }
-
-    /// When a read that comes next may be answered.
-    #[inline]
-    pub(crate) fn order_of_read(&self) -> Order {
-        match self.owed_count() {
-            0 => Order::InTurn,
-            owed if owed < limits::OWED_COUNT_TO_READ_MAX && !self.awaits_change() => Order::Early,
-            _ => Order::Late,
-        }
     }
 
     /// Notes that the request with the last ticket taken is a script, sent to run on the keys of this group.

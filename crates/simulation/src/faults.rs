@@ -42,8 +42,6 @@ pub struct Faults {
     pub sync_stall: u64,
     /// A core writes to the log itself what need not be durable to be acknowledged, and goes on in the same turn.
     pub core_writes: u64,
-    /// A core that rests can be borrowed by another one.
-    pub lends: u64,
     /// Mean time between periods in which syncs fail; 0 is never.
     pub sync_failure_every: u64,
     /// Mean time between periods in which the disk is full; 0 is never.
@@ -251,9 +249,6 @@ impl Faults {
         // Of the whole process: in some universes never, in some nearly always.
         let mut of_writes = Prng::new(plan.seed ^ 0x7772_6974_6573);
         let core_writes = if plan.canary.is_none() { of_writes.below(1_500).saturating_sub(500) } else { 0 };
-        // Often always, as on a quiet machine, and often now and then.
-        let mut of_loans = Prng::new(plan.seed ^ 0x6C65_6E64);
-        let lends = of_loans.below(2_000).min(1_000);
         let mut of_rot = Prng::new(plan.seed ^ 0x726F74);
         let may_rot = several && plan.canary.is_none();
         let rot = if may_rot && of_rot.chance(1, 2) { 200 + of_rot.below(800) } else { 0 };
@@ -283,7 +278,6 @@ impl Faults {
             sync_jitter: 10_000 + prng.below(10 * MILLISECOND),
             sync_stall,
             core_writes,
-            lends,
             sync_failure_every,
             full_every,
             slow_disk_every,

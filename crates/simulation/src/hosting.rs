@@ -22,7 +22,7 @@ use node::roster::Member;
 use node::settings::Settings;
 use node::splitting::commit_splits;
 use stdx::log::{Entry, EntryKind};
-use stdx::{Instant, Level, Levels, Prng};
+use stdx::{Instant, Level, Levels};
 
 use crate::invariants::Invariant;
 use crate::machine::{CoreHost, Inbound, Machine, Order, Process};
@@ -33,34 +33,6 @@ use disk::waiting_bytes;
 /// The first node founds the cluster, the others join it.
 fn seed_is_founder(node: NodeId) -> bool {
     node == NodeId(1)
-}
-
-/// The other cores of a process, for the one that is stepped.
-struct Siblings<'a> {
-    before: &'a mut [CoreHost],
-    after: &'a mut [CoreHost],
-    now: u64,
-    /// In how many of a thousand cases a core that rests can be borrowed.
-    lends: u64,
-    prng: &'a mut Prng,
-}
-
-impl node::siblings::Siblings for Siblings<'_> {
-    fn borrow(&mut self, core: CoreId, _: bool, act: &mut dyn FnMut(&mut Core)) -> bool {
-        let place = usize::from(core.0);
-        let host = match place.checked_sub(self.before.len() + 1) {
-            None => &mut self.before[place],
-            Some(place) => &mut self.after[place],
-        };
-        let is_lent = host.busy_until <= self.now
-            && !host.core.is_at_long_work()
-            && self.lends > 0
-            && self.prng.below(1_000) < self.lends;
-        if is_lent {
-            act(&mut host.core);
-        }
-        is_lent
-    }
 }
 
 impl Universe {
@@ -376,8 +348,7 @@ impl Universe {
         let (paused_until, started) = (state.paused_until, state.started);
         let now = state.clock.read(self.now);
         let process = state.process.as_mut().expect("it is alive");
-        let (before, rest) = process.cores.split_at_mut(usize::from(core));
-        let (host, after) = rest.split_first_mut().expect("it is one of them");
+        let host = &mut process.cores[usize::from(core)];
         if host.turn_at != Some(self.now) {
             return; // it was planned again
         }
@@ -386,7 +357,6 @@ impl Universe {
             return self.plan_turn(machine, core, paused_until);
         }
         let mut actions = Vec::new();
-        let mut siblings = Siblings { before, after, now: self.now, lends: self.faults.lends, prng: &mut self.prng };
         let is_behind = waiting_bytes(&process.queue) > self.faults.disk_queue_bytes;
         let is_held_up = is_behind && host.core.adds_to_its_log();
         if is_held_up && !std::mem::replace(&mut host.is_held_up, is_held_up) {
@@ -428,7 +398,7 @@ impl Universe {
                     Inbound::Bytes(..) | Inbound::Peer(..) => unreachable!("borrowed above"),
                 },
             };
-            host.core.step_beside(now, event, &mut siblings, &mut actions);
+            host.core.step(now, event, &mut actions);
         }
         match self.plan.canary {
             Some(Canary::EarlyAcknowledgement) => {

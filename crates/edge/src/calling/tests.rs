@@ -137,21 +137,6 @@ impl Toy {
         }
         self.mail = mail;
         assert!(self.is_stepped.swap(false, Ordering::AcqRel));
-        self.borrow();
-    }
-
-    /// Looks at another core, as reads do, if nobody steps it.
-    fn borrow(&mut self) {
-        let other = (self.here + 1 + self.prng.below(CORES as u64 - 1) as usize) % CORES;
-        if self.prng.below(2) == 0
-            && let Some(place) = try_lock(&self.toys.places[other].1)
-            && let Some(toy) = &*place
-        {
-            assert!(!toy.is_stepped.load(Ordering::Acquire), "one is stepped and borrowed");
-            if self.prng.below(16) == 0 {
-                thread::yield_now();
-            }
-        }
     }
 
     /// Sends on what its socket has, if it can be read according to these tokens.

@@ -146,12 +146,6 @@ impl Group {
         foreign.or_else(|| beyond().filter(|_| router::is_sort_by_keys(command, args)))
     }
 
-    /// True if no key that a command names is in a slot that another group holds.
-    #[inline]
-    pub fn holds_keys(&self, command: &keyspace::DataCommand, args: Args<'_>) -> bool {
-        self.state.slots().is_even() || self.foreign_of(command, args).is_none()
-    }
-
     /// The slot of a change that another group holds. Reads are looked at when they are carried out.
     pub(super) fn foreign_slot(&mut self, request: &Request) -> Option<Slot> {
         if self.state.slots().is_even() {

@@ -21,7 +21,7 @@ use crate::{entry, validate};
 impl Core {
     /// Another node or core knows of an entry of this moment, and what it says follows from that. A batch that has its
     /// moment already is closed: what follows from that word must not stand in it.
-    pub(crate) fn hear_moment(&mut self, moment: UnixMillis) {
+    pub(super) fn hear_moment(&mut self, moment: UnixMillis) {
         if moment <= self.context.moments.latest() || self.coordinator.defect == Some(Defect::DeafMoments) {
             return;
         }

@@ -11,7 +11,6 @@ use crate::dispatch::{Groups, Next};
 use crate::event::Action;
 use crate::known::Known;
 use crate::request_ids::is_naming;
-use crate::siblings::NoSiblings;
 
 impl Core {
     /// A request with an id.
@@ -36,7 +35,7 @@ impl Core {
             },
             // What only reads may be repeated.
             Record::Data(command) if matches!(command.body, Body::Query(_)) => {
-                self.dispatch_data(id, command, args, &mut NoSiblings, actions)
+                self.dispatch_data(id, command, args, actions)
             }
             Record::Data(command) => {
                 let waits = command.has(Flag::Blocking)
@@ -49,7 +48,7 @@ impl Core {
                 };
                 match (waits, is_nowhere) {
                     // It will be refused.
-                    (_, true) => self.dispatch_data(id, command, args, &mut NoSiblings, actions),
+                    (_, true) => self.dispatch_data(id, command, args, actions),
                     (true, false) => refuse(self, "cannot be given a request id: it waits"),
                     (false, false) => self.dispatch_to_several(id, command, args, actions),
                 }

@@ -13,7 +13,6 @@ use keyspace::{Keyspace, Layout, Tuning};
 use node::event::HostReport;
 use node::roster::{Member, Roster};
 use node::settings::Settings;
-use node::siblings::Siblings;
 use node::{Action, Core, CoreOptions, Event, Peer, ProcessFacts};
 use state::{Beginnings, Position, State};
 use stdx::log::Entry;
@@ -36,10 +35,6 @@ pub struct Host {
     pub archived: Vec<ArchiveNews>,
     /// What was sent to other nodes.
     pub sent: Vec<(NodeId, GroupId, Vec<u8>)>,
-    /// A core that is stepped may borrow the others.
-    pub lends: bool,
-    /// How often cores have written to each other.
-    pub posted_count: u64,
     paused: BTreeSet<SessionId>,
     closed: BTreeSet<SessionId>,
     /// The nodes that the host was last told to link to.
@@ -63,26 +58,6 @@ pub struct Host {
     logs: BTreeMap<GroupId, GroupLog>,
     /// Where groups are to live, as far as the roster says so.
     placed: Vec<(GroupId, Vec<u64>)>,
-}
-
-/// The other cores of the one that is stepped.
-struct Others<'a> {
-    before: &'a mut [Core],
-    after: &'a mut [Core],
-    lends: bool,
-}
-
-impl Siblings for Others<'_> {
-    fn borrow(&mut self, core: CoreId, _: bool, act: &mut dyn FnMut(&mut Core)) -> bool {
-        let place = usize::from(core.0);
-        if self.lends {
-            act(match place.checked_sub(self.before.len() + 1) {
-                None => &mut self.before[place],
-                Some(place) => &mut self.after[place],
-            });
-        }
-        self.lends
-    }
 }
 
 /// What a group's checkpoint said beside its keys, and its log.
@@ -214,8 +189,6 @@ impl Host {
             log: Vec::new(),
             archived: Vec::new(),
             sent: Vec::new(),
-            lends: false,
-            posted_count: 0,
             paused: BTreeSet::new(),
             closed: BTreeSet::new(),
             peers: Vec::new(),
@@ -450,10 +423,7 @@ impl Host {
 
     fn step(&mut self, core: usize, event: Event<'_>) {
         let mut actions = Vec::new();
-        let (before, rest) = self.cores.split_at_mut(core);
-        let (stepped, after) = rest.split_first_mut().expect("it is one of them");
-        let mut siblings = Others { before, after, lends: self.lends };
-        stepped.step_beside(self.now, event, &mut siblings, &mut actions);
+        self.cores[core].step(self.now, event, &mut actions);
         for action in actions {
             self.carry_out(core, action);
         }
@@ -475,7 +445,6 @@ impl Host {
             }
             Action::Floor(_) => {}
             Action::Post { to, envelope } => {
-                self.posted_count += 1;
                 self.step(usize::from(to.0), Event::Envelope { from: CoreId(core as u16), envelope });
             }
             Action::Pause { session } => {

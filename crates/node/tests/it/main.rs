@@ -23,7 +23,6 @@ mod reference;
 mod replica_reads;
 mod request_ids;
 mod scripts;
-mod siblings;
 mod split;
 mod statistics;
 mod tracking;
@@ -40,14 +39,11 @@ pub(crate) fn settings(appendfsync: &str) -> Settings {
     settings
 }
 
-/// Runs a story on one core, on three, and on three that lend each other their groups, with and without waiting for the
-/// disk.
+/// Runs a story on one core and on three, with and without waiting for the disk.
 pub(crate) fn everywhere(story: impl Fn(&mut Host)) {
-    for (cores, lends) in [(1, false), (3, false), (3, true)] {
+    for cores in [1, 3] {
         for policy in ["always", "no"] {
-            let mut host = Host::new(cores, settings(policy));
-            host.lends = lends;
-            story(&mut host);
+            story(&mut Host::new(cores, settings(policy)));
         }
     }
 }
